@@ -1,0 +1,54 @@
+//! sha256 of files and bytes, as lower-case hex: the name by which artefacts and models are known.
+
+use crate::error::{EngineError, Result};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// sha256 of `bytes`, as 64 lower-case hex digits.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// sha256 of a file's content, as 64 lower-case hex digits. Reads in pieces of 1 MiB.
+pub fn sha256_file(path: &Path) -> Result<String> {
+    sha256_file_with(path, &mut |_| {})
+}
+
+/// As [`sha256_file`], telling `progress` how many bytes have been read so far.
+pub fn sha256_file_with(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<String> {
+    let fault = |e: &std::io::Error| EngineError::io("cannot read file", e).at(path.display().to_string());
+    let mut file = File::open(path).map_err(|e| fault(&e))?;
+    let mut digest = Sha256::new();
+    let mut buffer = vec![0u8; 1 << 20];
+    let mut done = 0u64;
+    loop {
+        let n = match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(fault(&e)),
+        };
+        digest.update(&buffer[..n]);
+        done += n as u64;
+        progress(done);
+    }
+    Ok(hex(&digest.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sha256_of_abc_is_the_published_value() {
+        assert_eq!(super::sha256_hex(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+}

@@ -1,0 +1,32 @@
+//! `farmgate-engine`: everything of farmgate that runs on a device.
+//!
+//! The order of the modules is the layering: a module may use only the modules listed above it.
+
+// words
+pub mod error;
+pub mod hash;
+pub mod protocol;
+
+// engine
+pub mod generate;
+pub mod gguf;
+pub mod kernels;
+pub mod kv_cache;
+pub mod model;
+pub mod pool;
+pub mod quality;
+pub mod quant;
+pub mod sampler;
+pub mod synth;
+pub mod tokenizer;
+
+// agent
+pub mod execute;
+pub mod journal;
+pub mod lease;
+pub mod probe;
+pub mod supervise;
+pub mod telemetry;
+
+// ask
+pub mod verb;

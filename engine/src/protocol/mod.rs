@@ -1,0 +1,42 @@
+//! The words spoken between harness and device: a device plan goes in, journal records come out.
+//!
+//! Both are versioned. The plan is one JSON object; the journal is JSON lines, each framed with a sequence number and a
+//! CRC (see [`frame`]). This module does no I/O and reads no clock.
+
+pub mod frame;
+mod plan;
+mod record;
+
+pub use plan::{Arm, CellPlan, DevicePlan, EngineConfig, GoldenCase, KvType, ModelRef, Step};
+pub use record::{
+    ClusterClock, CoreCluster, ExitCause, Fingerprint, MemoryParts, Reading, ReasonCode, Record, SampleRecord,
+    SelfProof, Sensor, Telemetry, TokenTimes, Validity,
+};
+
+/// The version of plan and journal. A reader refuses any other version.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// A finite floating-point number: NaN and infinity cannot be represented, neither in memory nor in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize)]
+#[serde(transparent)]
+pub struct Finite(f64);
+
+impl Finite {
+    /// `None` for NaN and the infinities.
+    pub fn new(value: f64) -> Option<Self> {
+        value.is_finite().then_some(Self(value))
+    }
+    /// The number itself, finite by construction.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Finite {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = f64::deserialize(deserializer)?;
+        Self::new(value).ok_or_else(|| serde::de::Error::custom("a finite number is required"))
+    }
+}

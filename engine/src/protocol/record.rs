@@ -1,0 +1,375 @@
+//! Journal records: everything a device says about a run.
+
+use super::{Arm, EngineConfig, Finite};
+use serde::{Deserialize, Serialize};
+
+/// One line of a device journal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+pub enum Record {
+    /// The first record of every journal.
+    JournalStart {
+        /// [`super::PROTOCOL_VERSION`] of the writer.
+        protocol_version: u32,
+        /// The run's name.
+        run: String,
+        /// The device's name.
+        device: String,
+        /// `farmhand`'s version and build id.
+        agent_build: String,
+        /// sha256 of the `farmhand` binary that is running.
+        agent_sha256: String,
+        /// Wall clock at the start, RFC 3339, only to name things.
+        wall_clock: String,
+    },
+    /// A cell's child process was started.
+    CellStart {
+        /// Position in the plan.
+        cell: u32,
+        /// From 0; above 0 the cell is being tried again.
+        attempt: u32,
+        /// Scenario, arm, pair and slot, repeated so that a journal can be read alone.
+        scenario: String,
+        /// The arm.
+        arm: Arm,
+        /// The pair.
+        pair: u32,
+        /// Position within the pair.
+        slot: u32,
+    },
+    /// What the child proved about itself before it measured.
+    Proof {
+        /// Position in the plan.
+        cell: u32,
+        /// The proof.
+        proof: Box<SelfProof>,
+    },
+    /// One measured value, or the reason why there is none.
+    Sample(SampleRecord),
+    /// Emission times of one decode.
+    TokenTimes(TokenTimes),
+    /// State of the device while a cell ran.
+    Telemetry(Box<Telemetry>),
+    /// A cell's child process has ended.
+    CellEnd {
+        /// Position in the plan.
+        cell: u32,
+        /// The attempt this ends.
+        attempt: u32,
+        /// How the child ended.
+        exit: ExitCause,
+        /// From spawn to exit, in milliseconds, monotonic.
+        duration_ms: u64,
+        /// Reasons that make every sample of this attempt INVALID.
+        invalid: Vec<ReasonCode>,
+        /// Last lines of the child's stderr, at most 2000 bytes, control characters escaped.
+        stderr_tail: String,
+    },
+    /// The last record of a journal that ended in good order.
+    JournalEnd {
+        /// `true` when `farmhand` was asked to stop before the plan was done.
+        interrupted: bool,
+    },
+}
+
+/// Whether a sample may be believed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Validity {
+    /// Nothing spoke against it.
+    Valid,
+    /// The environment or the engine spoiled it, for this reason.
+    Invalid(ReasonCode),
+}
+
+/// Why a sample or a cell is INVALID. Each has one meaning; the names are what reports show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReasonCode {
+    /// Cool-down did not reach its criterion within its limit.
+    NotCool,
+    /// Thermal status or clock residency left the calibrated band.
+    ThermalBand,
+    /// Charging state changed during the sample.
+    ChargingChanged,
+    /// Another process took more than its share of CPU.
+    ForeignLoad,
+    /// Effective threads or affinity differ from the request.
+    AffinityDiffers,
+    /// The instruction set used differs from the request.
+    IsaDiffers,
+    /// The model as opened has another sha256 than the plan says.
+    ModelHashDiffers,
+    /// The engine binary has another sha256 than the plan says.
+    EngineHashDiffers,
+    /// Another number of tokens than requested was generated.
+    TokenCountDiffers,
+    /// NaN or infinity among the logits.
+    LogitsNotFinite,
+    /// Greedy output differs from the recorded tokens.
+    GoldenTokensDiffer,
+    /// Memory bandwidth utilisation above 1.
+    MbuAboveOne,
+    /// The monotonic clock went backwards.
+    ClockBackwards,
+    /// A sequence number is missing from the journal.
+    JournalGap,
+    /// The cell's process did not end in good order.
+    CellDied,
+    /// The cell or its load ran past its budget.
+    Timeout,
+    /// The run was interrupted while the cell ran.
+    Interrupted,
+    /// The value is not a finite number.
+    NotFinite,
+}
+
+impl ReasonCode {
+    /// The code as reports show it, for instance `golden-tokens-differ`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotCool => "not-cool",
+            Self::ThermalBand => "thermal-band",
+            Self::ChargingChanged => "charging-changed",
+            Self::ForeignLoad => "foreign-load",
+            Self::AffinityDiffers => "affinity-differs",
+            Self::IsaDiffers => "isa-differs",
+            Self::ModelHashDiffers => "model-hash-differs",
+            Self::EngineHashDiffers => "engine-hash-differs",
+            Self::TokenCountDiffers => "token-count-differs",
+            Self::LogitsNotFinite => "logits-not-finite",
+            Self::GoldenTokensDiffer => "golden-tokens-differ",
+            Self::MbuAboveOne => "mbu-above-one",
+            Self::ClockBackwards => "clock-backwards",
+            Self::JournalGap => "journal-gap",
+            Self::CellDied => "cell-died",
+            Self::Timeout => "timeout",
+            Self::Interrupted => "interrupted",
+            Self::NotFinite => "not-finite",
+        }
+    }
+}
+
+/// One measured value: finite and with a unit in its metric's name, or the reason why it is missing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct SampleRecord {
+    /// Position in the plan.
+    pub cell: u32,
+    /// The attempt that measured it.
+    pub attempt: u32,
+    /// Index of the step within the cell.
+    pub step: u32,
+    /// Repetition within the step, from 0.
+    pub repetition: u32,
+    /// Metric with its qualifier, for instance `decode-tps@2048`.
+    pub metric: String,
+    /// The value; `None` when `validity` says why there is none.
+    pub value: Option<Finite>,
+    /// Whether it may be believed.
+    pub validity: Validity,
+}
+
+/// Raw inter-token times of one decode.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TokenTimes {
+    /// Position in the plan.
+    pub cell: u32,
+    /// The attempt.
+    pub attempt: u32,
+    /// Index of the step within the cell.
+    pub step: u32,
+    /// Repetition within the step.
+    pub repetition: u32,
+    /// Metric qualifier, for instance `0` (depth) or `cold`.
+    pub qualifier: String,
+    /// Differences of monotonic emission times in microseconds, first token left out; at most 65,536 of them.
+    pub itl_us: Vec<u32>,
+    /// Index of the first end-of-generation token, when one was generated.
+    pub first_eog_index: Option<u32>,
+}
+
+/// What an engine proves about itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct SelfProof {
+    /// Version and build id of the engine.
+    pub build: String,
+    /// sha256 of the running binary.
+    pub engine_sha256: String,
+    /// sha256 of each model file, as opened.
+    pub model_sha256: Vec<String>,
+    /// Instruction set chosen at run time, for instance `avx2` or `scalar`.
+    pub isa: String,
+    /// Configuration in force.
+    pub config: EngineConfig,
+    /// Worker threads really running.
+    pub threads_effective: u32,
+    /// `Cpus_allowed_list` of each worker, read back from the kernel.
+    pub affinity_effective: Vec<String>,
+    /// Bytes of weights, as stored.
+    pub weight_bytes: u64,
+    /// Bytes of KV cache, as allocated.
+    pub kv_bytes: u64,
+    /// Bytes of scratch buffers.
+    pub scratch_bytes: u64,
+    /// How the page cache was emptied for a cold load: `none`, `posix_fadvise` or `drop_caches`.
+    pub eviction: String,
+}
+
+/// Memory of one process, in bytes, with the source of the figures.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct MemoryParts {
+    /// `smaps_rollup` or `status`.
+    pub source: String,
+    /// Resident set, bytes.
+    pub rss_bytes: Option<u64>,
+    /// Highest resident set so far (`VmHWM`), bytes.
+    pub peak_rss_bytes: Option<u64>,
+    /// Proportional set size, bytes.
+    pub pss_bytes: Option<u64>,
+    /// Anonymous part, bytes.
+    pub anon_bytes: Option<u64>,
+    /// File-backed part, bytes.
+    pub file_bytes: Option<u64>,
+    /// Swapped part, bytes.
+    pub swap_bytes: Option<u64>,
+}
+
+/// State of the device at one moment of a cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Telemetry {
+    /// Position in the plan of the cell that was running.
+    pub cell: u32,
+    /// Temperatures by sensor.
+    pub temperatures: Vec<Reading>,
+    /// Current clock of each cluster.
+    pub clocks: Vec<ClusterClock>,
+    /// Memory of the cell's process.
+    pub memory: MemoryParts,
+    /// `MemAvailable`, bytes.
+    pub mem_available_bytes: Option<u64>,
+    /// CPU share taken by everything but the cell's process, in per cent of one core.
+    pub foreign_cpu_percent: Option<Finite>,
+}
+
+/// One temperature.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Reading {
+    /// The sensor's type as the kernel names it, for instance `x86_pkg_temp`.
+    pub sensor: String,
+    /// Degrees Celsius.
+    pub celsius: Finite,
+}
+
+/// Clock of one cluster.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ClusterClock {
+    /// First core of the cluster.
+    pub core: u32,
+    /// Current clock, kHz.
+    pub clock_khz: u64,
+}
+
+/// How a child process ended. Never guessed: what is not known is `Unknown`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+pub enum ExitCause {
+    /// Exit status 0.
+    Done,
+    /// The engine refused, with its exit status and message.
+    Failed {
+        /// Exit status.
+        status: i32,
+        /// First line of the reason.
+        what: String,
+    },
+    /// A signal of its own making, for instance SIGSEGV or SIGILL.
+    Crash {
+        /// For instance `SIGILL`.
+        signal: String,
+    },
+    /// SIGKILL that farmhand did not send; `by` is `oom-kernel`, `oom-lmkd`, `phantom-process` or `unknown`.
+    Killed {
+        /// Who did it, as far as it can be shown.
+        by: String,
+    },
+    /// Ran past its budget and was killed by farmhand.
+    Timeout {
+        /// `load` or `cell`.
+        phase: String,
+        /// The budget, in milliseconds.
+        budget_ms: u64,
+    },
+    /// farmhand was asked to stop.
+    Interrupted,
+}
+
+/// What a probe found: what this device is. Nothing in it changes while the device is idle, temperatures aside.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct Fingerprint {
+    /// Rust target the probing binary was built for.
+    pub target: String,
+    /// SoC or CPU model name.
+    pub soc: String,
+    /// Board or product name, when the device says one.
+    pub product: Option<String>,
+    /// Operating system and its build.
+    pub os_build: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Page size, bytes.
+    pub page_size_bytes: u64,
+    /// Physical memory, bytes.
+    pub memory_bytes: u64,
+    /// Instruction-set extensions that matter, sorted, for instance `avx2`, `dotprod`.
+    pub isa: Vec<String>,
+    /// Clusters of equal cores, fastest first.
+    pub clusters: Vec<CoreCluster>,
+    /// Cache sizes, largest last, as `L3 33554432`.
+    pub caches: Vec<String>,
+    /// Temperature sensors found, and whether each is trusted.
+    pub sensors: Vec<Sensor>,
+    /// Modes that change everything: memory clock, power mode, throttle flags, by name.
+    pub power_modes: Vec<(String, String)>,
+    /// Battery percentage, when there is a battery.
+    pub battery_percent: Option<u32>,
+    /// Virtualisation, when it shows, for instance `kvm`.
+    pub virtualisation: Option<String>,
+}
+
+/// Cores that are alike.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct CoreCluster {
+    /// Core numbers.
+    pub cores: Vec<u32>,
+    /// `cpu_capacity`, when the kernel gives it.
+    pub capacity: Option<u32>,
+    /// Highest clock, kHz, when cpufreq gives it.
+    pub clock_max_khz: Option<u64>,
+    /// Governor, when cpufreq gives it.
+    pub governor: Option<String>,
+    /// Core numbers that are offline.
+    pub offline: Vec<u32>,
+}
+
+/// One temperature sensor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Sensor {
+    /// Type as the kernel names it.
+    pub sensor: String,
+    /// Path under the sensor root, for the record only.
+    pub path: String,
+    /// Degrees Celsius now, when it can be read and is plausible.
+    pub celsius: Option<Finite>,
+    /// Why it is not trusted; `None` when it is.
+    pub distrust: Option<String>,
+}

@@ -1,0 +1,11 @@
+//! To be written.
+
+use super::args::{Args, Verb};
+use crate::error::{EngineError, Result};
+
+/// `farmhand exec`.
+pub const VERB: Verb = Verb { name: "exec", summary: "", positional: "", flags: &[], run };
+
+fn run(_args: &Args) -> Result<u8> {
+    Err(EngineError::usage("not built yet"))
+}

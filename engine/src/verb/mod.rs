@@ -1,0 +1,70 @@
+//! The verbs of `farmhand`: one function each. stdout is data, stderr is talk.
+
+pub mod args;
+
+mod bench;
+mod exec;
+mod generate;
+mod hash;
+mod lease;
+mod logits;
+mod perplexity;
+mod probe;
+mod run;
+mod stop;
+mod tokenize;
+
+use crate::error::{EngineError, Result};
+use args::{Args, Verb};
+
+/// All verbs, in the order in which the help page shows them.
+pub const VERBS: &[&Verb] = &[
+    &generate::VERB,
+    &bench::VERB,
+    &tokenize::VERB,
+    &logits::VERB,
+    &perplexity::VERB,
+    &probe::VERB,
+    &run::VERB,
+    &exec::VERB,
+    &stop::VERB,
+    &lease::VERB,
+    &hash::VERB,
+];
+
+/// Carries out one command line (without the program's name) and returns the exit code.
+pub fn dispatch(argv: &[String]) -> Result<u8> {
+    let Some(word) = argv.first() else {
+        print!("{}", help());
+        return Ok(2);
+    };
+    match word.as_str() {
+        "-h" | "--help" | "help" => {
+            print!("{}", help());
+            return Ok(0);
+        }
+        "-V" | "--version" => {
+            println!("farmhand {}", env!("CARGO_PKG_VERSION"));
+            return Ok(0);
+        }
+        _ => {}
+    }
+    let verb = VERBS.iter().find(|v| v.name == word).ok_or_else(|| {
+        EngineError::usage(format!("unknown verb `{word}`")).hint("`farmhand --help` lists the verbs")
+    })?;
+    if argv[1..].iter().take_while(|a| *a != "--").any(|a| a == "-h" || a == "--help") {
+        print!("{}", verb.help());
+        return Ok(0);
+    }
+    (verb.run)(&Args::parse(verb, &argv[1..])?)
+}
+
+fn help() -> String {
+    let mut out =
+        String::from("farmhand: farmgate's agent and reference engine on a device\n\nusage: farmhand VERB [FLAGS]\n");
+    for verb in VERBS {
+        out.push_str(&format!("\n  {:<12} {}", verb.name, verb.summary));
+    }
+    out.push_str("\n\n`farmhand VERB --help` shows the flags of a verb\n");
+    out
+}

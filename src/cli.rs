@@ -6,8 +6,10 @@ use std::path::PathBuf;
 /// May this release go out to these devices?
 #[derive(Debug, Parser)]
 #[command(name = "farmgate", version, about, disable_help_subcommand = true)]
-#[command(after_help = "exit codes: 0 GO, 1 NO-GO, 2 usage or configuration error (nothing was touched), 3 INCONCLUSIVE,\n\
-                        4 INVALID (nothing that may be believed), 5 INFRA (devices or links failed), 70 a bug in farmgate")]
+#[command(
+    after_help = "exit codes: 0 GO, 1 NO-GO, 2 usage or configuration error (nothing was touched), 3 INCONCLUSIVE,\n\
+                        4 INVALID (nothing that may be believed), 5 INFRA (devices or links failed), 70 a bug in farmgate"
+)]
 pub struct Cli {
     /// Folder that holds devices/, scenarios/ and reports/
     #[arg(long, value_name = "DIR", default_value = ".", global = true)]

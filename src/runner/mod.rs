@@ -61,9 +61,10 @@ pub fn open_devices(order: &Order<'_>, show: &mut dyn FnMut(&Event)) -> Vec<Resu
         |part, speaker| {
             speaker.phase(Phase::Connecting);
             let target = part.device.target.as_deref().unwrap_or(crate::toolchain::host_target());
-            let artefact = order.artefacts.get(target).ok_or_else(|| {
-                Error::usage(format!("no engine for target {target}")).on_device(&part.device.name)
-            })?;
+            let artefact = order
+                .artefacts
+                .get(target)
+                .ok_or_else(|| Error::usage(format!("no engine for target {target}")).on_device(&part.device.name))?;
             Session::open(&part.device, artefact, &owner, &mut |phase| speaker.phase(phase))
                 .map_err(|e| e.on_device(&part.device.name))
         },

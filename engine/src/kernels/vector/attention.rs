@@ -16,16 +16,16 @@ pub fn score_keys(isa: Isa, queries: &[f32], keys: &[f16], dim: usize, scores: &
     assert!(positions <= stride && heads * stride <= scores.len());
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::Avx2 && dim.is_multiple_of(8) {
-        for first in (0..heads).step_by(4) {
-            let group = &queries[first * dim..heads.min(first + 4) * dim];
+        let step = heads_at_once(heads);
+        for first in (0..heads).step_by(step) {
+            let group = &queries[first * dim..heads.min(first + step) * dim];
             let out = &mut scores[first * stride..];
             // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected.
             unsafe {
                 match group.len() / dim {
                     1 => avx2::score::<1>(group, keys, dim, out, stride),
                     2 => avx2::score::<2>(group, keys, dim, out, stride),
-                    3 => avx2::score::<3>(group, keys, dim, out, stride),
-                    _ => avx2::score::<4>(group, keys, dim, out, stride),
+                    _ => avx2::score::<3>(group, keys, dim, out, stride),
                 }
             }
         }
@@ -39,22 +39,28 @@ pub fn score_keys(isa: Isa, queries: &[f32], keys: &[f16], dim: usize, scores: &
     }
 }
 
+/// Up to 3 heads at a time, evenly: 4 are 2 and 2.
+#[cfg(target_arch = "x86_64")]
+fn heads_at_once(heads: usize) -> usize {
+    heads.div_ceil(heads.div_ceil(3).max(1)).max(1)
+}
+
 /// `out[g] += sum over p of weights[g * stride + p] * values[p]` for values (p, dim) and out (g, dim).
 pub fn gather_values(isa: Isa, weights: &[f32], stride: usize, values: &[f16], dim: usize, out: &mut [f32]) {
     let (heads, positions) = (out.len() / dim, values.len() / dim);
     assert!(positions <= stride && (heads == 0 || (heads - 1) * stride + positions <= weights.len()));
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 && dim.is_multiple_of(16) {
-        for first in (0..heads).step_by(4) {
-            let group = &mut out[first * dim..heads.min(first + 4) * dim];
+    if isa == Isa::Avx2 && dim.is_multiple_of(8) {
+        let step = heads_at_once(heads);
+        for first in (0..heads).step_by(step) {
+            let group = &mut out[first * dim..heads.min(first + step) * dim];
             let weights = &weights[first * stride..];
             // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected.
             unsafe {
                 match group.len() / dim {
                     1 => avx2::gather::<1>(weights, stride, values, dim, group),
                     2 => avx2::gather::<2>(weights, stride, values, dim, group),
-                    3 => avx2::gather::<3>(weights, stride, values, dim, group),
-                    _ => avx2::gather::<4>(weights, stride, values, dim, group),
+                    _ => avx2::gather::<3>(weights, stride, values, dim, group),
                 }
             }
         }

@@ -15,64 +15,104 @@ unsafe fn load_halves(p: *const f16) -> __m256 {
     unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
 }
 
+/// The sums of four vectors.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn horizontal_sum(v: __m256) -> f32 {
-    let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+fn sums_of(v: [__m256; 4]) -> __m128 {
+    let pairs = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+    _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps::<1>(pairs))
 }
 
-/// Scores of G query heads against all keys; dim a multiple of 8.
+/// Scores of G query heads, at most 3, against all keys; dim a multiple of 8.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub fn score<const G: usize>(queries: &[f32], keys: &[f16], dim: usize, scores: &mut [f32], stride: usize) {
-    assert!(dim.is_multiple_of(8) && queries.len() >= G * dim);
-    let query = queries.as_ptr();
-    for (p, key) in keys.chunks_exact(dim).enumerate() {
-        let mut sums = [[_mm256_setzero_ps(); 2]; G];
+    let positions = keys.len() / dim;
+    assert!(dim.is_multiple_of(8) && queries.len() >= G * dim && positions <= stride);
+    assert!(scores.len() >= (G - 1) * stride + positions);
+    for p in (0..positions).step_by(4) {
+        // past the end, the last key stands in: its scores are not stored
+        let rows = [0, 1, 2, 3].map(|i| keys[(p + i).min(positions - 1) * dim..].as_ptr());
+        // 4 keys x 3 heads: 12 sums, 3 pieces of query and 1 of key fill the 16 registers
+        let mut sums = [[_mm256_setzero_ps(); 4]; G];
         for d in (0..dim).step_by(8) {
-            // SAFETY: d + 8 <= dim = key.len(), and g * dim + d + 8 <= G * dim <= queries.len().
+            // SAFETY: d + 8 <= dim; every row has dim elements, and queries have G * dim.
             unsafe {
-                let k = load_halves(key.as_ptr().add(d));
-                for (g, sum) in sums.iter_mut().enumerate() {
-                    // two chains a head, so that the adds of one do not wait for each other
-                    let chain = &mut sum[(d / 8) & 1];
-                    *chain = _mm256_fmadd_ps(k, _mm256_loadu_ps(query.add(g * dim + d)), *chain);
+                let query: [__m256; G] = std::array::from_fn(|g| _mm256_loadu_ps(queries.as_ptr().add(g * dim + d)));
+                for i in 0..4 {
+                    let key = load_halves(rows[i].add(d));
+                    for g in 0..G {
+                        sums[g][i] = _mm256_fmadd_ps(key, query[g], sums[g][i]);
+                    }
                 }
             }
         }
-        for (g, sum) in sums.iter().enumerate() {
-            scores[g * stride + p] = horizontal_sum(_mm256_add_ps(sum[0], sum[1]));
+        for (g, sums) in sums.into_iter().enumerate() {
+            let mut four = [0f32; 4];
+            // SAFETY: four floats fit.
+            unsafe { _mm_storeu_ps(four.as_mut_ptr(), sums_of(sums)) };
+            let count = (positions - p).min(4);
+            scores[g * stride + p..g * stride + p + count].copy_from_slice(&four[..count]);
         }
     }
 }
 
-/// Weighted sums of all values for G query heads; dim a multiple of 16.
+/// Adds the weighted sums of all values to the outputs of G query heads, at most 3; dim a multiple of 8.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub fn gather<const G: usize>(weights: &[f32], stride: usize, values: &[f16], dim: usize, out: &mut [f32]) {
     let positions = values.len() / dim;
-    assert!(dim.is_multiple_of(16) && out.len() >= G * dim && weights.len() >= (G - 1) * stride + positions);
-    for d in (0..dim).step_by(16) {
-        let mut sums = [[_mm256_setzero_ps(); 2]; G];
-        for (p, value) in values.chunks_exact(dim).enumerate() {
-            // SAFETY: d + 16 <= dim = value.len().
-            let (low, high) = unsafe { (load_halves(value.as_ptr().add(d)), load_halves(value.as_ptr().add(d + 8))) };
-            for (g, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: g * stride + p < (G - 1) * stride + positions <= weights.len().
-                let weight = unsafe { _mm256_broadcast_ss(weights.get_unchecked(g * stride + p)) };
-                sum[0] = _mm256_fmadd_ps(weight, low, sum[0]);
-                sum[1] = _mm256_fmadd_ps(weight, high, sum[1]);
-            }
+    assert!(dim.is_multiple_of(8) && out.len() >= G * dim && weights.len() >= (G - 1) * stride + positions);
+    let mut d = 0;
+    while d < dim {
+        // SAFETY: d plus the columns taken stays within dim, and all rows were checked above.
+        unsafe {
+            d += if dim - d >= 32 {
+                gather_columns::<G, 4>(weights, stride, values, dim, d, out)
+            } else {
+                gather_columns::<G, 1>(weights, stride, values, dim, d, out)
+            };
         }
-        for (g, sum) in sums.iter().enumerate() {
-            // SAFETY: g * dim + d + 16 <= G * dim <= out.len().
-            unsafe {
-                let to = out.as_mut_ptr().add(g * dim + d);
-                _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), sum[0]));
-                _mm256_storeu_ps(to.add(8), _mm256_add_ps(_mm256_loadu_ps(to.add(8)), sum[1]));
+    }
+}
+
+/// Columns d..d + 8 * W of [`gather`]; returns their number. 3 heads x 4 vectors: 12 sums, 3 weights and 1 piece of
+/// value fill the 16 registers, and each cache line of values is read once.
+///
+/// # Safety
+/// d + 8 * W <= dim, `out` has G rows of dim, and `weights` G rows of as many positions as `values` has, at `stride`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn gather_columns<const G: usize, const W: usize>(
+    weights: &[f32],
+    stride: usize,
+    values: &[f16],
+    dim: usize,
+    d: usize,
+    out: &mut [f32],
+) -> usize {
+    let mut sums = [[_mm256_setzero_ps(); W]; G];
+    for (p, value) in values.chunks_exact(dim).enumerate() {
+        // SAFETY: g * stride + p is within the weights, d + 8 * W within the value, by the caller's promise.
+        unsafe {
+            let weight: [__m256; G] =
+                std::array::from_fn(|g| _mm256_broadcast_ss(weights.get_unchecked(g * stride + p)));
+            for i in 0..W {
+                let piece = load_halves(value.as_ptr().add(d + 8 * i));
+                for g in 0..G {
+                    sums[g][i] = _mm256_fmadd_ps(weight[g], piece, sums[g][i]);
+                }
             }
         }
     }
+    for (g, sums) in sums.iter().enumerate() {
+        for (i, sum) in sums.iter().enumerate() {
+            // SAFETY: g * dim + d + 8 * W <= G * dim <= out.len(), by the caller's promise.
+            unsafe {
+                let to = out.as_mut_ptr().add(g * dim + d + 8 * i);
+                _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), *sum));
+            }
+        }
+    }
+    8 * W
 }
 
 /// Widens a slice.

@@ -2,16 +2,15 @@
 
 use crate::error::{Error, ExitCode, Place, Result, nearest};
 use crate::run::ModelFacts;
-use farmgate_engine::gguf::{Gguf, LoadMode, split_set};
+use farmgate_engine::gguf::{Gguf, LoadMode, TensorType};
 use farmgate_engine::hash::sha256_file_with;
-use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// A model that can be pushed and opened.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelFile {
-    /// Path of the (first) file, as typed.
+    /// The file, or the first file of the set.
     pub path: PathBuf,
     /// All files of the set, in order.
     pub files: Vec<PathBuf>,
@@ -29,7 +28,7 @@ impl ModelFile {
     pub fn open(path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Self> {
         look_at(path)?;
         let model = Gguf::open(path, LoadMode::Map).map_err(|e| refused(path, e))?;
-        let files = split_set(path).map_err(|e| refused(path, e))?;
+        let files = model.files().to_vec();
         let total_bytes = model.file_bytes();
         let mut done_bytes = 0;
         let mut sha256 = Vec::with_capacity(files.len());
@@ -49,9 +48,10 @@ impl ModelFile {
             .in_file(path)
             .hint("wait until the copy or download is complete"));
         }
-        let facts = facts_of(path, &model, sha256)?;
-        let context_tokens = context_of(path, &model, &facts.architecture)?;
-        Ok(Self { path: path.to_owned(), files, facts, context_tokens })
+        let path = files.first().map_or(path, PathBuf::as_path).to_owned();
+        let facts = facts_of(&path, &model, sha256)?;
+        let context_tokens = context_of(&path, &model, &facts.architecture)?;
+        Ok(Self { path, files, facts, context_tokens })
     }
 }
 
@@ -67,23 +67,14 @@ fn facts_of(path: &Path, model: &Gguf, sha256: Vec<String>) -> Result<ModelFacts
             .in_file(path)
             .hint("this may be a vocabulary-only file; name the file with the weights"));
     }
-    let mut parameters = 0u64;
-    let mut by_type: BTreeMap<&str, u64> = BTreeMap::new();
-    for tensor in model.tensors() {
-        let elements = tensor.shape.iter().fold(1u64, |product, n| product.saturating_mul(*n));
-        parameters = parameters.saturating_add(elements);
-        let of_type = by_type.entry(tensor.tensor_type.name()).or_default();
-        *of_type = of_type.saturating_add(elements);
-    }
-    let weight_type = by_type.into_iter().max_by_key(|(_, elements)| *elements).map_or("", |(name, _)| name);
     Ok(ModelFacts {
         name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         sha256,
         file_bytes: model.file_bytes(),
         weight_bytes: model.weight_bytes(),
         architecture: architecture.to_owned(),
-        parameters,
-        weight_type: weight_type.to_owned(),
+        parameters: model.parameters(),
+        weight_type: model.main_type().map_or("", TensorType::name).to_owned(),
     })
 }
 

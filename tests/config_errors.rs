@@ -219,10 +219,11 @@ fn every_mistake_in_a_policy_is_shown_at_the_line_of_its_rule_with_a_hint() {
 #[test]
 fn the_policies_that_ship_load_without_a_project_and_an_unknown_one_gets_the_nearest_name() {
     let folders = Folders::under(Path::new("/nonexistent/project"));
-    for name in ["default", "demo"] {
+    for name in ["default", "demo-latency", "demo-smoke"] {
         let policy = Policy::load(&folders, name).expect("built in");
         assert_eq!(policy.name, name);
-        assert!(policy.rules.iter().any(|r| r.metric == "golden-match-ratio" && r.at_least == Some(1.0)));
+        let golden = policy.rules.iter().any(|r| r.metric == "golden-match-ratio" && r.at_least == Some(1.0));
+        assert_eq!(golden, name != "demo-latency");
     }
     let error = Policy::load(&folders, "defualt").unwrap_err();
     assert_eq!((error.exit(), error.hint_text()), (ExitCode::Usage, Some("did you mean `default`?")));

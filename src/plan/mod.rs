@@ -9,7 +9,7 @@ mod text;
 pub use cost::ASSUMPTION;
 pub use order::{arms_of_pair, order_text};
 
-use crate::device::Inventory;
+use crate::device::{Device, Inventory};
 use crate::error::{Error, Result};
 use crate::model::ModelFile;
 use crate::run::{DeviceFacts, RunId};
@@ -34,7 +34,7 @@ pub struct Request<'a> {
     pub inventory: &'a Inventory,
     /// Scenarios and recorded answers.
     pub catalogue: &'a Catalogue,
-    /// Names of the devices, in the order in which they are to be shown.
+    /// Names of the devices, in the order in which they are to be shown; none stands for every registered one.
     pub devices: &'a [String],
     /// Names of the scenarios, in the order in which they are to run.
     pub scenarios: &'a [String],
@@ -100,7 +100,7 @@ pub struct Plan {
 #[serde(rename_all = "kebab-case")]
 pub struct PlannedDevice {
     /// What the inventory says of it.
-    pub facts: DeviceFacts,
+    pub device: Device,
     /// Its cells, in order.
     pub cells: Vec<PlannedCell>,
     /// Estimate of the time they take, seconds; see [`ASSUMPTION`].
@@ -181,7 +181,7 @@ impl Plan {
         Ok(DevicePlan {
             protocol_version: PROTOCOL_VERSION,
             run: run.as_str().to_owned(),
-            device: device.facts.device.clone(),
+            device: device.device.name.clone(),
             telemetry_period_ms: TELEMETRY_PERIOD_MS,
             retries_max: RETRIES_MAX,
             lease_token,
@@ -201,7 +201,16 @@ impl Plan {
 
     /// What the inventory says of the devices, in order, for the manifest.
     pub fn device_facts(&self) -> Vec<DeviceFacts> {
-        self.devices.iter().map(|d| d.facts.clone()).collect()
+        self.devices.iter().map(|d| facts_of(&d.device)).collect()
+    }
+}
+
+fn facts_of(device: &Device) -> DeviceFacts {
+    DeviceFacts {
+        device: device.name.clone(),
+        labels: device.labels.clone(),
+        tier: device.tier.clone(),
+        transport: device.transport.kind().to_owned(),
     }
 }
 

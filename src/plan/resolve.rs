@@ -8,7 +8,7 @@ use crate::config;
 use crate::device::Device;
 use crate::error::{Error, Place, Result};
 use crate::model::ModelFile;
-use crate::run::{DeviceFacts, ModelFacts};
+use crate::run::ModelFacts;
 use crate::scenario::{CONTEXT_TOKENS_MAX, PAIRS_MAX, Scenario, THREADS_MAX, tokens_needed};
 use farmgate_engine::protocol::{Arm, EngineConfig, Step};
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ pub(super) fn resolve(request: &Request<'_>) -> Result<Plan> {
     let mut faults = Vec::new();
     let mut notes = Vec::new();
     check_overrides(request, &mut faults);
-    let devices = find_each(request.devices, "device", &mut faults, |name| request.inventory.find(name));
+    let devices = find_devices(request, &mut faults);
     let scenarios = find_each(request.scenarios, "scenario", &mut faults, |name| request.catalogue.find(name));
     for device in &devices {
         check_memory(request, device, &mut faults);
@@ -48,7 +48,7 @@ pub(super) fn resolve(request: &Request<'_>) -> Result<Plan> {
         comparison: request.baseline.is_some(),
         devices: devices
             .iter()
-            .map(|device| PlannedDevice { facts: facts_of(device), cells: cells.clone(), estimate_s })
+            .map(|device| PlannedDevice { device: (*device).clone(), cells: cells.clone(), estimate_s })
             .collect(),
         scenarios: fitted
             .into_iter()
@@ -64,6 +64,17 @@ pub(super) fn resolve(request: &Request<'_>) -> Result<Plan> {
         notes,
         assumption: ASSUMPTION.to_owned(),
     })
+}
+
+fn find_devices<'a>(request: &Request<'a>, faults: &mut Vec<Error>) -> Vec<&'a Device> {
+    if !request.devices.is_empty() {
+        return find_each(request.devices, "device", faults, |name| request.inventory.find(name));
+    }
+    if request.inventory.devices().is_empty() {
+        faults
+            .push(Error::usage("no device is registered").hint("write devices/NAME.toml; devices/README.md shows one"));
+    }
+    request.inventory.devices().iter().collect()
 }
 
 /// Looks up every name; nothing, or a name twice, is a fault as well.
@@ -283,15 +294,6 @@ fn cells(request: &Request<'_>, fitted: &[Fitted<'_>]) -> (Vec<PlannedCell>, u64
         }
     }
     (cells, estimate_s.ceil() as u64)
-}
-
-fn facts_of(device: &Device) -> DeviceFacts {
-    DeviceFacts {
-        device: device.name.clone(),
-        labels: device.labels.clone(),
-        tier: device.tier.clone(),
-        transport: device.transport.name().to_owned(),
-    }
 }
 
 fn artefacts(request: &Request<'_>) -> Vec<Artefact> {

@@ -194,6 +194,28 @@ fn a_request_for_nothing_is_refused() {
 }
 
 #[test]
+fn no_device_named_stands_for_every_registered_one() {
+    let shelf = shelf();
+    let candidate = tiny();
+    let scenarios = names(&["smoke"]);
+    let mut request = Request {
+        inventory: &shelf.inventory,
+        catalogue: &shelf.catalogue,
+        devices: &[],
+        scenarios: &scenarios,
+        candidate: &candidate,
+        baseline: None,
+        overrides: Overrides::default(),
+        engines: &[],
+    };
+    let facts = Plan::resolve(&request).unwrap().device_facts();
+    assert_eq!((facts[0].device.as_str(), facts[0].transport.as_str()), ("local", "local"));
+    let empty = Inventory::default();
+    request.inventory = &empty;
+    assert_eq!(usage(Plan::resolve(&request)).what(), "no device is registered");
+}
+
+#[test]
 fn a_model_beyond_the_memory_that_the_inventory_states_is_refused_at_its_file() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("devices")).unwrap();

@@ -61,8 +61,8 @@ impl Plan {
         writeln!(
             f,
             "\ndevice {} ({}): {}, about {}",
-            device.facts.device,
-            device.facts.transport,
+            device.device.name,
+            device.device.transport,
             counted(device.cells.len(), "cell"),
             duration_text(device.estimate_s)
         )?;

@@ -191,6 +191,15 @@ fn check_limits(check: &mut Checker<'_>, rule: &RuleToml, rule_span: std::ops::R
             return;
         }
     };
+    if let Some((_, qualifier)) = rule.metric.get_ref().split_once('@')
+        && !config::is_name(qualifier)
+    {
+        check.fault(
+            rule.metric.span(),
+            format!("`{}` is no qualifier of a metric", config::printable(qualifier)),
+            format!("write `{0}` for all of them, or for instance `{0}@128`", kind.name),
+        );
+    }
     let Some(regression) = &rule.regression_percent_max else { return };
     match kind.direction {
         // worse by 100 % would be a speed of 0, which no measurement can fall below

@@ -23,7 +23,9 @@ pub const TELEMETRY_PERIOD_MS: u64 = 500;
 /// How often a cell that came out INVALID is tried again.
 pub const RETRIES_MAX: u32 = 2;
 /// Most cells of one device in one run.
-pub const CELLS_MAX: usize = 20_000;
+pub const CELLS_MAX: u64 = 20_000;
+/// Most ids of recorded answers in one device's plan, so that the plan stays below what the device reads (64 MiB).
+pub const GOLDEN_IDS_MAX: u64 = 4 << 20;
 /// Fewest pairs, or repetitions, from which an interval at 95 % (one-sided, exact) can be made at all: 1/2^5 < 0.05.
 pub const PAIRS_FOR_A_VERDICT: u32 = 5;
 

@@ -1,15 +1,15 @@
 //! From a request to a plan.
 
 use super::{
-    ASSUMPTION, Artefact, CELLS_MAX, Overrides, PAIRS_FOR_A_VERDICT, Plan, PlannedCell, PlannedDevice, PlannedScenario,
-    Request, arms_of_pair, cost,
+    ASSUMPTION, Artefact, CELLS_MAX, GOLDEN_IDS_MAX, Overrides, PAIRS_FOR_A_VERDICT, Plan, PlannedCell, PlannedDevice,
+    PlannedScenario, Request, arms_of_pair, cost,
 };
 use crate::config;
 use crate::device::Device;
 use crate::error::{Error, Place, Result};
 use crate::model::ModelFile;
 use crate::run::ModelFacts;
-use crate::scenario::{CONTEXT_TOKENS_MAX, PAIRS_MAX, Scenario, THREADS_MAX, tokens_needed};
+use crate::scenario::{CONTEXT_TOKENS_MAX, PAIRS_MAX, Scenario, THREADS_MAX, tokens_needed, tokens_of_case};
 use farmgate_engine::protocol::{Arm, EngineConfig, Step};
 use std::collections::BTreeSet;
 
@@ -33,14 +33,7 @@ pub(super) fn resolve(request: &Request<'_>) -> Result<Plan> {
     }
     let fitted: Vec<Fitted<'_>> =
         scenarios.iter().filter_map(|s| fit(request, s, &mut notes).map_err(|fault| faults.push(fault)).ok()).collect();
-    let cells_in_all: usize =
-        fitted.iter().map(|f| f.pairs as usize * if request.baseline.is_some() { 2 } else { 1 }).sum();
-    if cells_in_all > CELLS_MAX {
-        faults.push(
-            Error::usage(format!("the plan has {cells_in_all} cells for each device, more than {CELLS_MAX}"))
-                .hint("ask for fewer scenarios or fewer pairs"),
-        );
-    }
+    check_size(request, &fitted, &mut faults);
     config::refuse_faults(faults)?;
     note_what_matters(request, &fitted, &mut notes);
     let (cells, estimate_s) = cells(request, &fitted);
@@ -165,6 +158,32 @@ fn check_memory(request: &Request<'_>, device: &Device, faults: &mut Vec<Error>)
     }
 }
 
+/// A device's plan is one message; it must not outgrow what the device reads.
+fn check_size(request: &Request<'_>, fitted: &[Fitted<'_>], faults: &mut Vec<Error>) {
+    let arms = if request.baseline.is_some() { 2 } else { 1 };
+    let cells: u64 = fitted.iter().map(|f| u64::from(f.pairs) * arms).sum();
+    if cells > CELLS_MAX {
+        faults.push(
+            Error::usage(format!("the plan has {cells} cells for each device, more than {CELLS_MAX}"))
+                .hint("ask for fewer scenarios or fewer pairs"),
+        );
+    }
+    let ids_of = |steps: &[Step]| -> u64 {
+        steps
+            .iter()
+            .map(|s| if let Step::Golden { cases } = s { cases.iter().map(tokens_of_case).sum() } else { 0 })
+            .sum()
+    };
+    let ids: u64 =
+        fitted.iter().map(|f| u64::from(f.pairs) * (ids_of(&f.candidate_steps) + ids_of(&f.baseline_steps))).sum();
+    if ids > GOLDEN_IDS_MAX {
+        faults.push(
+            Error::usage(format!("the plan carries {ids} ids of recorded answers, more than {GOLDEN_IDS_MAX}"))
+                .hint("record fewer or shorter answers, or ask for fewer pairs"),
+        );
+    }
+}
+
 /// Fits a scenario to the models: context, steps that have room, recorded answers.
 fn fit<'a>(request: &Request<'_>, scenario: &'a Scenario, notes: &mut Vec<String>) -> Result<Fitted<'a>> {
     let overrides = request.overrides;
@@ -231,11 +250,8 @@ fn with_golden(
     for step in &mut out {
         let Step::Golden { cases } = step else { continue };
         let recorded = request.catalogue.golden_cases(&model.facts.sha256);
-        *cases = recorded
-            .iter()
-            .filter(|case| case.prompt_ids.len() + case.generated_ids.len() <= config.context_tokens as usize)
-            .cloned()
-            .collect();
+        *cases =
+            recorded.iter().filter(|case| tokens_of_case(case) <= u64::from(config.context_tokens)).cloned().collect();
         if recorded.is_empty() {
             notes.push(format!("{}: no golden tokens recorded for this model ({})", scenario.name, model.facts.name));
         } else if cases.len() < recorded.len() {

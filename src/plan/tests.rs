@@ -78,6 +78,9 @@ fn a_comparison_reads_like_this() {
     let (old, new) = (tiny(), unknown(Some(2048)));
     let plan = resolve(&shelf(), &["smoke", "latency", "cold-start"], &new, Some(&old), Overrides::default()).unwrap();
     insta::assert_snapshot!(plan.to_string());
+    let json = serde_json::to_value(&plan).unwrap();
+    assert_eq!(json["devices"][0]["cells"][41]["scenario"], "cold-start");
+    assert_eq!(json["artefacts"][1]["sha256"][0], "0".repeat(64));
 }
 
 #[test]
@@ -229,6 +232,26 @@ fn a_model_beyond_the_memory_that_the_inventory_states_is_refused_at_its_file() 
 }
 
 #[test]
+fn a_plan_that_would_outgrow_the_device_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("scenarios/golden");
+    std::fs::create_dir_all(&folder).unwrap();
+    let ids = vec!["7"; 200].join(", ");
+    let mut text = format!("[[model]]\nname = \"new\"\nsha256 = [\"{}\"]\n", "0".repeat(64));
+    for case in 0..25 {
+        text += &format!("[[case]]\nname = \"c{case}\"\nprompt = \"p\"\nprompt-ids = [1]\ngenerated-ids = [{ids}]\n");
+    }
+    std::fs::write(folder.join("new.toml"), text).unwrap();
+    let folders = Folders::under(root.path());
+    let shelf = Shelf { inventory: Inventory::load(&folders).unwrap(), catalogue: Catalogue::load(&folders).unwrap() };
+    let ask = |n| {
+        resolve(&shelf, &["smoke"], &unknown(None), None, Overrides { repetitions: Some(n), ..Overrides::default() })
+    };
+    assert!(ask(800).is_ok());
+    assert!(usage(ask(1000)).what().contains("5000000 ids of recorded answers, more than 4194304"));
+}
+
+#[test]
 fn too_few_pairs_for_a_verdict_are_noted_before_the_run() {
     let overrides = Overrides { pairs: Some(4), ..Overrides::default() };
     let plan = resolve(&shelf(), &["smoke"], &tiny(), Some(&tiny()), overrides).unwrap();
@@ -273,7 +296,7 @@ proptest! {
         match (ask(), ask()) {
             (Ok(a), Ok(b)) => {
                 prop_assert_eq!(&a, &b);
-                prop_assert!(a.devices[0].cells.len() <= CELLS_MAX);
+                prop_assert!(a.devices[0].cells.len() as u64 <= CELLS_MAX);
                 prop_assert!(a.devices[0].cells.iter().all(|c| c.cell_timeout_ms <= 86_400_000 && c.load_timeout_ms > 0));
                 let _ = a.to_string();
             }

@@ -16,9 +16,11 @@ pub mod stats;
 pub mod config;
 pub mod device;
 pub mod model;
+pub mod scenario;
+
+// what is demanded, and everything that will be done
 pub mod plan;
 pub mod policy;
-pub mod scenario;
 
 // reach
 pub mod lease;

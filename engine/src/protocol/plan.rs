@@ -163,6 +163,7 @@ pub enum Step {
     /// all equal); below 1 the cell's other samples are INVALID with `golden-tokens-differ`.
     Golden {
         /// The cases recorded for this model; empty when none are known for it, which yields no sample.
+        #[serde(default)]
         cases: Vec<GoldenCase>,
     },
 }

@@ -172,7 +172,10 @@ mod tests {
         assert_eq!(cause(libc::SIGKILL, None), ExitCause::Killed { by: "unknown".into() });
         assert_eq!(cause(libc::SIGKILL, Some(Ours::Interrupted)), ExitCause::Interrupted);
         let timeout = Ours::Timeout { phase: "load", budget_ms: 7 };
-        assert_eq!(cause(libc::SIGKILL, Some(timeout.clone())), ExitCause::Timeout { phase: "load".into(), budget_ms: 7 });
+        assert_eq!(
+            cause(libc::SIGKILL, Some(timeout.clone())),
+            ExitCause::Timeout { phase: "load".into(), budget_ms: 7 }
+        );
         assert_eq!(cause(0, Some(timeout)), ExitCause::Done, "it was done before the kill reached it");
     }
 

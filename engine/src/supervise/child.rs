@@ -260,11 +260,8 @@ impl Listener {
 
     /// Waits until a pipe has something, or has been closed, or the time is over.
     fn pause(&self, longest: Duration) {
-        let watch = |descriptor: Option<RawFd>| libc::pollfd {
-            fd: descriptor.unwrap_or(-1),
-            events: libc::POLLIN,
-            revents: 0,
-        };
+        let watch =
+            |descriptor: Option<RawFd>| libc::pollfd { fd: descriptor.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
         let mut pipes = [
             watch(self.stdout.as_ref().map(AsRawFd::as_raw_fd)),
             watch(self.stderr_pipe.as_ref().map(AsRawFd::as_raw_fd)),

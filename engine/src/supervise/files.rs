@@ -43,7 +43,8 @@ impl Hashes {
         let mut identities = Vec::with_capacity(files.len());
         for (file, planned) in files.iter().zip(&model.sha256) {
             let place = file.display().to_string();
-            let look = || FileIdentity::of(file).map_err(|e| EngineError::io("cannot look at the model", &e).at(&*place));
+            let look =
+                || FileIdentity::of(file).map_err(|e| EngineError::io("cannot look at the model", &e).at(&*place));
             let identity = look()?;
             if !self.known.contains_key(&identity) {
                 let Some(sha256) = sha256_file_while(file, &mut |_| !asked_to_stop())? else {

@@ -21,9 +21,7 @@ use crate::hash::sha256_file;
 use crate::journal::Journal;
 use crate::lease::{LeaseFolder, folder_above};
 use crate::probe::{Tree, probe};
-use crate::protocol::{
-    CellPlan, DevicePlan, ExitCause, PROTOCOL_VERSION, ReasonCode, Record, SelfProof, Step,
-};
+use crate::protocol::{CellPlan, DevicePlan, ExitCause, PROTOCOL_VERSION, ReasonCode, Record, SelfProof, Step};
 use crate::telemetry::Observer;
 use child::{Attempt, Ended};
 use files::{Hashes, Verdict};
@@ -210,8 +208,7 @@ impl Supervisor<'_> {
     /// A cell whose child was never spawned, since its model is missing or another one.
     fn never_started(&mut self, cell: &CellPlan, attempt: u32, exit: ExitCause, reason: ReasonCode) -> Result<After> {
         self.journal.append(cell_start(cell, attempt))?;
-        let ended =
-            Ended { exit, stderr_tail: String::new(), duration_ms: 0, proof: None, has_spoiled_samples: false };
+        let ended = Ended { exit, stderr_tail: String::new(), duration_ms: 0, proof: None, has_spoiled_samples: false };
         self.journal.append(cell_end(cell, attempt, ended, vec![reason]))?;
         Ok(After::Next)
     }

@@ -13,11 +13,23 @@ pub const VERB: Verb = Verb {
     positional: "",
     flags: &[
         Flag { names: &["--plan"], value: Some("FILE"), help: "the device plan (required)" },
-        Flag { names: &["--journal"], value: Some("FILE"), help: "the journal; an unfinished one is continued (required)" },
-        Flag { names: &["--detach"], value: None, help: "go on alone, print the process number, log beside the journal" },
+        Flag {
+            names: &["--journal"],
+            value: Some("FILE"),
+            help: "the journal; an unfinished one is continued (required)",
+        },
+        Flag {
+            names: &["--detach"],
+            value: None,
+            help: "go on alone, print the process number, log beside the journal",
+        },
         Flag { names: &["--pid-file"], value: Some("FILE"), help: "leave the process number here while running" },
         Flag { names: &["--root"], value: Some("DIR"), help: "read the device's /sys and /proc below DIR (default /)" },
-        Flag { names: &["--workdir"], value: Some("DIR"), help: "folder of the lease (default: the journal's, or above it)" },
+        Flag {
+            names: &["--workdir"],
+            value: Some("DIR"),
+            help: "folder of the lease (default: the journal's, or above it)",
+        },
     ],
     run,
 };

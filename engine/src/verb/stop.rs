@@ -13,7 +13,11 @@ pub const VERB: Verb = Verb {
     summary: "end the run that a pid file names, and wait until its journal is closed",
     positional: "",
     flags: &[
-        Flag { names: &["--pid-file"], value: Some("FILE"), help: "the pid file that `farmhand run` was given (required)" },
+        Flag {
+            names: &["--pid-file"],
+            value: Some("FILE"),
+            help: "the pid file that `farmhand run` was given (required)",
+        },
         Flag { names: &["--timeout-ms"], value: Some("N"), help: "how long to wait for its end (default 10000)" },
     ],
     run,

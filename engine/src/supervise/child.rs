@@ -180,10 +180,9 @@ impl Listener {
     fn new(process: &mut Child) -> Result<Self> {
         let stdout = process.stdout.take();
         let stderr_pipe = process.stderr.take();
-        for descriptor in [stdout.as_ref().map(AsRawFd::as_raw_fd), stderr_pipe.as_ref().map(AsRawFd::as_raw_fd)] {
-            if let Some(descriptor) = descriptor {
-                never_wait_for(descriptor).map_err(|e| EngineError::io("cannot set up the cell's pipes", &e))?;
-            }
+        let descriptors = [stdout.as_ref().map(AsRawFd::as_raw_fd), stderr_pipe.as_ref().map(AsRawFd::as_raw_fd)];
+        for descriptor in descriptors.into_iter().flatten() {
+            never_wait_for(descriptor).map_err(|e| EngineError::io("cannot set up the cell's pipes", &e))?;
         }
         Ok(Self {
             stdout,

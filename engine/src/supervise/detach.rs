@@ -7,6 +7,7 @@ use crate::text;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// The longest wait for the first record.
 const FIRST_RECORD_WITHIN: Duration = Duration::from_secs(30);
+/// The longest wait for the end of a run that refused.
+const END_WITHIN: Duration = Duration::from_secs(5);
 
 /// A run that goes on by itself: what is printed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -28,8 +31,8 @@ pub struct Detached {
     pub log: PathBuf,
 }
 
-/// Starts the run in a session of its own, with no terminal and no open descriptor of ours, and returns once its first
-/// record is in the journal. When it refuses, its error is ours.
+/// Starts the run in a session of its own, with no terminal, and returns once its first record is in the journal. When it
+/// refuses, its error is ours.
 pub fn detach(orders: &Orders) -> Result<Detached> {
     // what is wrong with the plan is said here, where somebody listens
     read_plan(&orders.plan)?;
@@ -43,39 +46,52 @@ pub fn detach(orders: &Orders) -> Result<Detached> {
         .open(&log)
         .map_err(|e| EngineError::io("cannot open the log", &e).at(log.display().to_string()))?;
     let log_begin = log_file.metadata().map_or(0, |m| m.len());
-    let journal_begin = std::fs::metadata(&orders.journal).map_or(0, |m| m.len());
     let mut process = spawn(orders, log_file)?;
+    if has_announced(&mut process) {
+        return Ok(Detached { pid: process.id(), journal: orders.journal.clone(), log });
+    }
+    // it has closed its stdout without a word, so it ends or has ended; or it hangs, which the kill puts an end to
     let begun = Instant::now();
-    loop {
-        let ended = process.try_wait().map_err(|e| EngineError::io("cannot wait for farmhand", &e))?;
-        // a short run may have ended already, and well
-        if has_first_record(&orders.journal, journal_begin) {
-            return Ok(Detached { pid: process.id(), journal: orders.journal.clone(), log });
-        }
-        if let Some(status) = ended {
+    while begun.elapsed() < END_WITHIN {
+        if let Some(status) = process.try_wait().map_err(|e| EngineError::io("cannot wait for farmhand", &e))? {
             return Err(refusal(status.code(), &log, log_begin));
-        }
-        if begun.elapsed() >= FIRST_RECORD_WITHIN {
-            let _ = process.kill();
-            let _ = process.wait();
-            return Err(EngineError::system("farmhand wrote no record in time").at(log.display().to_string()));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+    let _ = process.kill();
+    let _ = process.wait();
+    Err(EngineError::system("farmhand wrote no record in time").at(log.display().to_string()))
+}
+
+/// Waits for the line that the run prints when its first record is on the medium. The journal itself would not do: it
+/// may be that of a run which is already at work.
+fn has_announced(process: &mut Child) -> bool {
+    let Some(mut stdout) = process.stdout.take() else { return false };
+    let begun = Instant::now();
+    while begun.elapsed() < FIRST_RECORD_WITHIN {
+        let mut pipe = libc::pollfd { fd: stdout.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: `pipe` is one pollfd that outlives the call
+        let ready = unsafe { libc::poll(&mut pipe, 1, 100) };
+        if ready > 0 {
+            let mut byte = [0u8; 1];
+            return matches!(stdout.read(&mut byte), Ok(1));
+        }
+    }
+    false
 }
 
 fn spawn(orders: &Orders, log: File) -> Result<Child> {
     let binary = std::env::current_exe().map_err(|e| EngineError::io("cannot find this binary", &e))?;
     let mut command = Command::new(binary);
     command.arg("run").arg("--plan").arg(&orders.plan).arg("--journal").arg(&orders.journal);
-    command.arg("--root").arg(&orders.root);
+    command.arg("--announce").arg("--root").arg(&orders.root);
     if let Some(pid_file) = &orders.pid_file {
         command.arg("--pid-file").arg(pid_file);
     }
     if let Some(workdir) = &orders.workdir {
         command.arg("--workdir").arg(workdir);
     }
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     // SAFETY: between fork and exec only setsid and signal are called, which are async-signal-safe
     unsafe {
         command.pre_exec(|| {
@@ -87,17 +103,6 @@ fn spawn(orders: &Orders, log: File) -> Result<Child> {
         });
     }
     command.spawn().map_err(|e| EngineError::io("cannot start farmhand", &e))
-}
-
-/// Whether a whole line has been added behind what was there. The file may first have lost a torn end.
-fn has_first_record(journal: &Path, begin: u64) -> bool {
-    let added = |mut file: File| {
-        let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(begin))?;
-        file.take(1 << 16).read_to_end(&mut bytes)?;
-        Ok::<_, std::io::Error>(bytes.contains(&b'\n'))
-    };
-    File::open(journal).and_then(added).unwrap_or(false)
 }
 
 /// The error of a run that ended before its first record, from its log.

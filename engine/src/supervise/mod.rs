@@ -57,8 +57,8 @@ pub enum Ending {
 }
 
 /// Carries out the plan. Errors before the first record leave no trace in the journal; a lost lease and a journal that
-/// cannot be written end the run with an error.
-pub fn run(orders: &Orders) -> Result<Ending> {
+/// cannot be written end the run with an error. `on_started` is called once the first record is on the medium.
+pub fn run(orders: &Orders, on_started: &mut dyn FnMut()) -> Result<Ending> {
     signal::listen();
     let plan = read_plan(&orders.plan)?;
     let lease = plan.lease_token.map(|token| Lease {
@@ -78,7 +78,7 @@ pub fn run(orders: &Orders) -> Result<Ending> {
     let agent_sha256 = sha256_file(Path::new("/proc/self/exe"))?;
     let mut supervisor =
         Supervisor { orders, plan: &plan, journal, observer, hashes: Hashes::default(), lease, agent_sha256 };
-    let ending = supervisor.run(&progress);
+    let ending = supervisor.run(&progress, on_started);
     drop(pid_file);
     ending
 }
@@ -118,7 +118,7 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    fn run(&mut self, progress: &Progress) -> Result<Ending> {
+    fn run(&mut self, progress: &Progress, on_started: &mut dyn FnMut()) -> Result<Ending> {
         self.journal.append(Record::JournalStart {
             protocol_version: PROTOCOL_VERSION,
             run: self.plan.run.clone(),
@@ -127,6 +127,7 @@ impl Supervisor<'_> {
             agent_sha256: self.agent_sha256.clone(),
             wall_clock: clock::wall_clock(),
         })?;
+        on_started();
         let mut interrupted = false;
         for cell in &self.plan.cells {
             if self.run_cell(cell, progress)? == Ending::Interrupted {

@@ -24,6 +24,7 @@ pub const VERB: Verb = Verb {
             help: "go on alone, print the process number, log beside the journal",
         },
         Flag { names: &["--pid-file"], value: Some("FILE"), help: "leave the process number here while running" },
+        Flag { names: &["--announce"], value: None, help: "print a line once the first record is in the journal" },
         Flag { names: &["--root"], value: Some("DIR"), help: "read the device's /sys and /proc below DIR (default /)" },
         Flag {
             names: &["--workdir"],
@@ -49,7 +50,14 @@ fn run(args: &Args) -> Result<u8> {
         json::print(&detach(&orders)?, false)?;
         return Ok(0);
     }
-    Ok(match supervise(&orders)? {
+    let announce = args.has("--announce");
+    let mut on_started = || {
+        if announce {
+            // whoever wanted to know may be gone: the run goes on
+            let _ = json::print(&serde_json::json!({ "started": orders.journal.display().to_string() }), false);
+        }
+    };
+    Ok(match supervise(&orders, &mut on_started)? {
         Ending::Complete => 0,
         Ending::Interrupted => INTERRUPTED,
     })

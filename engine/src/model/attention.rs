@@ -86,7 +86,7 @@ fn part_positions(visible: usize) -> usize {
 }
 
 /// Splits a worker's scratch into named pieces.
-fn carve<'s, const N: usize>(mut scratch: &'s mut [f32], lens: [usize; N]) -> [&'s mut [f32]; N] {
+fn carve<const N: usize>(mut scratch: &mut [f32], lens: [usize; N]) -> [&mut [f32]; N] {
     lens.map(|len| {
         let (piece, rest) = std::mem::take(&mut scratch).split_at_mut(len);
         scratch = rest;

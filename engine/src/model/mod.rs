@@ -124,3 +124,6 @@ impl Model {
 fn elements(tensor: &crate::gguf::TensorInfo) -> u64 {
     tensor.shape.iter().product()
 }
+
+#[cfg(test)]
+mod tests;

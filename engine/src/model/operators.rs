@@ -1,13 +1,12 @@
 //! The steps of a layer, each over all tokens of a batch and all workers.
 
-use super::architecture::Gate;
-use super::hyperparameters::{Hyperparameters, LayerShape};
+use super::architecture::{Gate, Rotation};
 use super::rope::RopeTable;
-use super::weights::{LayerWeights, Matrix};
+use super::weights::Matrix;
 use crate::gguf::Gguf;
 use crate::kernels::{self, ActivationFormat, Activations, Isa, SharedOut, vector};
-use crate::kv_cache::LayerCache;
 use crate::pool::{Pool, SharedSlice};
+use half::f16;
 
 /// Rows of a weight matrix that a worker takes at least.
 const ROWS_UNIT: usize = 16;
@@ -80,56 +79,47 @@ impl Operators<'_> {
         }
     }
 
-    /// Biases, head norms and rotation of queries and keys; keys and values go into the cache.
-    #[allow(clippy::too_many_arguments)]
-    pub fn place(
-        &self,
-        h: &Hyperparameters,
-        shape: &LayerShape,
-        layer: &LayerWeights,
-        rope: &RopeTable,
-        first: usize,
-        positions: usize,
-        query: &mut [f32],
-        key: &mut [f32],
-        value: &mut [f32],
-        cached: &mut LayerCache,
-    ) {
-        let (isa, eps, rotation) = (self.isa, self.eps, h.rotation());
-        let widths = [shape.heads * h.key_dim, shape.kv_heads * h.key_dim, shape.kv_heads * h.value_dim];
-        let [query, key, value] = [query, key, value].map(SharedSlice::new);
-        let (keys, values) = (SharedSlice::new(&mut cached.keys), SharedSlice::new(&mut cached.values));
-        let heads_of = |row: &mut [f32], bias: &Option<Vec<f32>>, norm: &Option<Vec<f32>>, token: usize| {
-            if let Some(bias) = bias {
-                vector::add(isa, row, bias);
-            }
-            for head in row.chunks_exact_mut(h.key_dim) {
-                if let Some(norm) = norm {
-                    vector::rms_norm_in_place(isa, head, norm, eps);
-                }
-                rope.rotate(isa, rotation, token, head);
-            }
-        };
+    /// `x += bias` for each token, x (n, width).
+    pub fn shift(&self, x: &mut [f32], bias: Option<&[f32]>) {
+        let Some(bias) = bias else { return };
+        let isa = self.isa;
+        let x = SharedSlice::new(x);
         self.pool.scatter(self.n, TOKENS_CHUNK, &|_, tokens| {
             for token in tokens {
-                let row = |width: usize| token * width..(token + 1) * width;
                 // SAFETY: every token is one worker's.
-                let [q, k, v] =
-                    unsafe { [query.range(row(widths[0])), key.range(row(widths[1])), value.range(row(widths[2]))] };
-                heads_of(q, &layer.query_bias, &layer.query_norm, token);
-                heads_of(k, &layer.key_bias, &layer.key_norm, token);
-                if let Some(bias) = &layer.value_bias {
-                    vector::add(isa, v, bias);
+                vector::add(isa, unsafe { x.range(token * bias.len()..(token + 1) * bias.len()) }, bias);
+            }
+        });
+    }
+
+    /// Norm and rotation of every head of queries or keys, x (n, heads, dim).
+    pub fn turn(&self, x: &mut [f32], dim: usize, norm: Option<&[f32]>, rope: &RopeTable, rotation: Rotation) {
+        let (isa, eps, width) = (self.isa, self.eps, x.len() / self.n);
+        let x = SharedSlice::new(x);
+        self.pool.scatter(self.n, TOKENS_CHUNK, &|_, tokens| {
+            for token in tokens {
+                // SAFETY: every token is one worker's.
+                let heads = unsafe { x.range(token * width..(token + 1) * width) };
+                for head in heads.chunks_exact_mut(dim) {
+                    if let Some(norm) = norm {
+                        vector::rms_norm_in_place(isa, head, norm, eps);
+                    }
+                    rope.rotate(isa, rotation, token, head);
                 }
-                for kv_head in 0..shape.kv_heads {
-                    let at = kv_head * positions + first + token;
-                    let store = |to: SharedSlice<'_, half::f16>, dim: usize, row: &[f32]| {
-                        // SAFETY: (kv head, position) belongs to this token alone.
-                        let to = unsafe { to.range(at * dim..(at + 1) * dim) };
-                        vector::narrow(isa, &row[kv_head * dim..(kv_head + 1) * dim], to);
-                    };
-                    store(keys, h.key_dim, k);
-                    store(values, h.value_dim, v);
+            }
+        });
+    }
+
+    /// Keys or values, x (n, heads, dim), go to positions `first..first + n` of `cached` (heads, positions, dim).
+    pub fn store(&self, x: &[f32], dim: usize, cached: &mut [f16], positions: usize, first: usize) {
+        let (isa, width) = (self.isa, x.len() / self.n);
+        let cached = SharedSlice::new(cached);
+        self.pool.scatter(self.n, TOKENS_CHUNK, &|_, tokens| {
+            for token in tokens {
+                for (i, head) in x[token * width..(token + 1) * width].chunks_exact(dim).enumerate() {
+                    let at = (i * positions + first + token) * dim;
+                    // SAFETY: (head, position) belongs to this token alone.
+                    vector::narrow(isa, head, unsafe { cached.range(at..at + dim) });
                 }
             }
         });

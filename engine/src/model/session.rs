@@ -118,7 +118,7 @@ impl Session {
         let wanted = match which {
             Logits::None => 0,
             Logits::Last => vocab,
-            Logits::All => ids.len().checked_mul(vocab).unwrap_or(usize::MAX),
+            Logits::All => ids.len().saturating_mul(vocab),
         };
         if self.logits.len() < wanted {
             self.logits
@@ -191,8 +191,14 @@ impl Session {
                 branch,
                 &mut [(&layer.query, &mut *query), (&layer.key, &mut *key), (&layer.value, &mut *value)],
             );
-            let cached = cache.layer(i);
-            ops.place(h, shape, layer, ropes.of(shape.local), first, positions, query, key, value, cached);
+            let (rope, rotation, cached) = (ropes.of(shape.local), h.rotation(), cache.layer(i));
+            ops.shift(query, layer.query_bias.as_deref());
+            ops.shift(key, layer.key_bias.as_deref());
+            ops.shift(value, layer.value_bias.as_deref());
+            ops.turn(query, h.key_dim, layer.query_norm.as_deref(), rope, rotation);
+            ops.turn(key, h.key_dim, layer.key_norm.as_deref(), rope, rotation);
+            ops.store(key, h.key_dim, &mut cached.keys, positions, first);
+            ops.store(value, h.value_dim, &mut cached.values, positions, first);
             let attend = Attention {
                 isa: model.isa,
                 heads: shape.heads,

@@ -290,11 +290,19 @@ struct Printer {
 
 impl Printer {
     fn print(&mut self, row: &Row) {
-        let json = || serde_json::to_value(row).expect("a row has string keys and finite numbers only");
+        const INFALLIBLE: &str = "a row has string keys and finite numbers only";
         match self.format {
-            Format::JsonLines => println!("{}", json()),
-            Format::Json => print!("{}{:#}", if self.rows == 0 { "[\n" } else { ",\n" }, json()),
-            Format::Csv => print_csv(&json(), self.rows == 0),
+            Format::JsonLines => println!("{}", serde_json::to_string(row).expect(INFALLIBLE)),
+            Format::Json => {
+                let before = if self.rows == 0 { "[\n" } else { ",\n" };
+                print!("{before}{}", serde_json::to_string_pretty(row).expect(INFALLIBLE));
+            }
+            Format::Csv => {
+                if self.rows == 0 {
+                    println!("{}", CSV_COLUMNS.join(","));
+                }
+                println!("{}", csv(&serde_json::to_value(row).expect(INFALLIBLE)));
+            }
             Format::Markdown => {
                 if self.rows == 0 {
                     println!("| model | size | params | threads | mmap | test | t/s |");
@@ -313,18 +321,41 @@ impl Printer {
     }
 }
 
-/// One line, and the header before the first; samples stay out, as in llama-bench.
-fn print_csv(row: &serde_json::Value, header: bool) {
-    let fields: Vec<(&String, &serde_json::Value)> =
-        row.as_object().into_iter().flatten().filter(|(_, v)| !v.is_array()).collect();
-    if header {
-        println!("{}", fields.iter().map(|(k, _)| k.as_str()).collect::<Vec<_>>().join(","));
-    }
-    let quoted = fields.iter().map(|(_, v)| {
-        let text = v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+/// Columns of the CSV form: all of a row but its samples, as in llama-bench.
+const CSV_COLUMNS: [&str; 23] = [
+    "build_commit",
+    "build_number",
+    "cpu_info",
+    "gpu_info",
+    "backends",
+    "model_filename",
+    "model_type",
+    "model_size",
+    "model_n_params",
+    "n_batch",
+    "n_ubatch",
+    "n_threads",
+    "type_k",
+    "type_v",
+    "use_mmap",
+    "n_prompt",
+    "n_gen",
+    "n_depth",
+    "test_time",
+    "avg_ns",
+    "stddev_ns",
+    "avg_ts",
+    "stddev_ts",
+];
+
+/// One line, every field quoted.
+fn csv(row: &serde_json::Value) -> String {
+    let quoted = CSV_COLUMNS.iter().map(|&column| {
+        let value = &row[column];
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         format!("\"{}\"", text.replace('"', "\"\""))
     });
-    println!("{}", quoted.collect::<Vec<_>>().join(","));
+    quoted.collect::<Vec<_>>().join(",")
 }
 
 fn markdown(row: &Row) -> String {
@@ -354,6 +385,44 @@ mod tests {
         assert_eq!(utc(951_827_696), "2000-02-29T12:34:56Z");
         assert_eq!(utc(1_767_225_599), "2025-12-31T23:59:59Z");
         assert_eq!(utc(4_102_444_800), "2100-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn the_csv_form_has_every_column_but_the_samples_and_quotes_quotes() {
+        let row = Row {
+            build_commit: "c",
+            build_number: 0,
+            cpu_info: "a \"fast\" one, really".into(),
+            gpu_info: "",
+            backends: "CPU",
+            model_filename: "m.gguf".into(),
+            model_type: "llama".into(),
+            model_size: 1,
+            model_n_params: 1,
+            n_batch: 1,
+            n_ubatch: 1,
+            n_threads: 1,
+            type_k: "f16",
+            type_v: "f16",
+            use_mmap: true,
+            n_prompt: 1,
+            n_gen: 0,
+            n_depth: 0,
+            test_time: utc(0),
+            avg_ns: 1,
+            stddev_ns: 0,
+            avg_ts: 1.0,
+            stddev_ts: 0.0,
+            samples_ns: vec![1],
+            samples_ts: vec![1.0],
+        };
+        let value = serde_json::to_value(&row).unwrap();
+        let mut columns: Vec<&str> = CSV_COLUMNS.into_iter().chain(["samples_ns", "samples_ts"]).collect();
+        columns.sort_unstable();
+        let mut fields: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+        fields.sort_unstable();
+        assert_eq!(columns, fields);
+        assert!(csv(&value).contains("\"a \"\"fast\"\" one, really\""));
     }
 
     #[test]

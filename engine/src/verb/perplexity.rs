@@ -1,7 +1,7 @@
 //! `farmhand perplexity`: one JSON object on stdout.
 
 use super::args::{Args, Flag, Verb};
-use crate::error::{EngineError, Result};
+use crate::error::{EngineError, ErrorKind, Result};
 use crate::model::{LoadOptions, Model, Session};
 use crate::protocol::EngineConfig;
 use crate::quality::{Window, perplexity, read_ids};
@@ -49,9 +49,9 @@ fn run(args: &Args) -> Result<u8> {
     };
     let context_tokens = u32::try_from(context).unwrap_or(u32::MAX);
     let mut session = Session::new(model, &EngineConfig { threads, context_tokens, ..EngineConfig::default() })?;
-    let found = perplexity(&mut session, &ids, window).map_err(|e| match e.place() {
-        Some(_) => e,
-        None => e.at(path.display().to_string()),
+    let found = perplexity(&mut session, &ids, window).map_err(|e| match e.kind() {
+        ErrorKind::Model => e.at(path.display().to_string()),
+        _ => e,
     })?;
     if !found.ppl().is_finite() {
         return Err(EngineError::model("perplexity is beyond what a number holds").at(path.display().to_string()));

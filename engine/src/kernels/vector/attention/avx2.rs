@@ -95,10 +95,10 @@ unsafe fn gather_columns<const G: usize, const W: usize>(
         unsafe {
             let weight: [__m256; G] =
                 std::array::from_fn(|g| _mm256_broadcast_ss(weights.get_unchecked(g * stride + p)));
-            for i in 0..W {
-                let piece = load_halves(value.as_ptr().add(d + 8 * i));
-                for g in 0..G {
-                    sums[g][i] = _mm256_fmadd_ps(weight[g], piece, sums[g][i]);
+            let pieces: [__m256; W] = std::array::from_fn(|i| load_halves(value.as_ptr().add(d + 8 * i)));
+            for (sums, &weight) in sums.iter_mut().zip(&weight) {
+                for (sum, &piece) in sums.iter_mut().zip(&pieces) {
+                    *sum = _mm256_fmadd_ps(weight, piece, *sum);
                 }
             }
         }

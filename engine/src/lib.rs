@@ -5,6 +5,8 @@
 // words
 pub mod error;
 pub mod hash;
+pub mod text;
+pub mod clock;
 pub mod protocol;
 
 // engine
@@ -21,12 +23,12 @@ pub mod synth;
 pub mod tokenizer;
 
 // agent
-pub mod execute;
+pub mod probe;
+pub mod telemetry;
 pub mod journal;
 pub mod lease;
-pub mod probe;
+pub mod execute;
 pub mod supervise;
-pub mod telemetry;
 
 // ask
 pub mod verb;

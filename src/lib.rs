@@ -22,16 +22,21 @@ pub mod scenario;
 pub mod plan;
 pub mod policy;
 
-// reach
-pub mod lease;
+// what is said of a run while it happens
+pub mod event;
+
+// reach; each of these groups may use those above it
 pub mod process;
-pub mod push;
-pub mod session;
-pub mod toolchain;
+
 pub mod transport;
 
+pub mod lease;
+pub mod push;
+pub mod toolchain;
+
+pub mod session;
+
 // act
-pub mod event;
 pub mod runner;
 
 // remember

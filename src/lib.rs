@@ -1,1 +1,43 @@
+//! farmgate: may this release go out to these devices?
+//!
+//! The order of the modules is the layering: a module may use only the modules listed above it.
 
+// words
+pub mod error;
+pub mod label;
+pub mod metric;
+pub mod run;
+
+// judgement: pure, no I/O, no clock
+pub mod gate;
+pub mod stats;
+
+// intent: what users edit, and the models they bring
+pub mod config;
+pub mod device;
+pub mod model;
+pub mod plan;
+pub mod policy;
+pub mod scenario;
+
+// reach
+pub mod lease;
+pub mod process;
+pub mod push;
+pub mod session;
+pub mod toolchain;
+pub mod transport;
+
+// act
+pub mod event;
+pub mod runner;
+
+// remember
+pub mod store;
+
+// tell
+pub mod report;
+
+// ask
+pub mod cli;
+pub mod command;

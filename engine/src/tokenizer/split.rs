@@ -4,7 +4,7 @@
 //! A pre-tokenizer is a list of passes; every pass cuts each piece of the one before. What an expression leaves
 //! unmatched between two matches is a piece as well, so nothing is ever lost.
 
-use super::unicode::{class, Class};
+use super::unicode::{Class, class};
 
 /// A pre-tokenizer by the family of its regular expressions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,9 +33,13 @@ impl PreTokenizer {
     /// The pre-tokenizer for a value of `tokenizer.ggml.pre`; `None` for a name this engine does not know.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
-            "gpt-2" | "gpt2" | "phi-2" | "mpt" | "olmo" | "gigachat" | "roberta-bpe" | "jina-es" | "jina-de" => Self::Gpt2,
+            "gpt-2" | "gpt2" | "phi-2" | "mpt" | "olmo" | "gigachat" | "roberta-bpe" | "jina-es" | "jina-de" => {
+                Self::Gpt2
+            }
             "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone" | "minerva-7b" => Self::Smollm,
-            "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "lfm2" | "midm-2.0" => Self::Llama3,
+            "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "lfm2" | "midm-2.0" => {
+                Self::Llama3
+            }
             "qwen2" | "deepseek-r1-qwen" | "stablelm2" | "megrez" => Self::Qwen2,
             "qwen35" => Self::Qwen35,
             "tekken" => Self::Tekken,
@@ -157,7 +161,13 @@ fn gpt2(text: &str, at: usize) -> usize {
 }
 
 /// What `llama-bpe` and its relatives share after contractions and words: numbers, symbols, lines, spaces.
-fn after_words(text: &str, at: usize, digits_max: usize, is_tail: fn(char) -> bool, symbol: fn(char, Class) -> bool) -> usize {
+fn after_words(
+    text: &str,
+    at: usize,
+    digits_max: usize,
+    is_tail: fn(char) -> bool,
+    symbol: fn(char, Class) -> bool,
+) -> usize {
     let Some((first, first_class)) = peek(text, at) else { return text.len() };
     if first_class == Class::Number {
         let digits = text[at..].char_indices().take(digits_max).take_while(|(_, c)| class(*c) == Class::Number);
@@ -255,9 +265,7 @@ fn number_runs(text: &str, at: usize) -> usize {
 }
 
 fn digit_triples(text: &str, at: usize) -> usize {
-    let is_triple = |i: usize| {
-        text.as_bytes().get(i..i + 3).is_some_and(|three| three.iter().all(u8::is_ascii_digit))
-    };
+    let is_triple = |i: usize| text.as_bytes().get(i..i + 3).is_some_and(|three| three.iter().all(u8::is_ascii_digit));
     if is_triple(at) {
         return at + 3;
     }
@@ -288,7 +296,10 @@ mod tests {
     #[test]
     fn each_family_cuts_numbers_contractions_and_spaces_its_own_way() {
         let text = "I'LL pay  12345 €,\n\n x's";
-        assert_eq!(pieces(PreTokenizer::Gpt2, text), ["I", "'", "LL", " pay", " ", " 12345", " €,", "\n\n", " x", "'s"]);
+        assert_eq!(
+            pieces(PreTokenizer::Gpt2, text),
+            ["I", "'", "LL", " pay", " ", " 12345", " €,", "\n\n", " x", "'s"]
+        );
         assert_eq!(
             pieces(PreTokenizer::Smollm, text),
             ["I", "'", "LL", " pay", "  ", "1", "2", "3", "4", "5", " €,", "\n\n", " x", "'s"]
@@ -309,7 +320,10 @@ mod tests {
 
     #[test]
     fn tekken_ends_a_word_where_lower_case_turns_to_upper() {
-        assert_eq!(pieces(PreTokenizer::Tekken, "camelCase HTTPServer ABC éA"), ["camel", "Case", " HTTPServer", " ABC", " é", "A"]);
+        assert_eq!(
+            pieces(PreTokenizer::Tekken, "camelCase HTTPServer ABC éA"),
+            ["camel", "Case", " HTTPServer", " ABC", " é", "A"]
+        );
         assert_eq!(pieces(PreTokenizer::Tekken, "a//\n/b"), ["a", "//\n/", "b"]);
     }
 

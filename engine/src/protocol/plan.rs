@@ -165,6 +165,7 @@ pub enum Step {
     /// a cell with golden cases reports its samples only after its last golden step.
     Golden {
         /// The cases recorded for this model; empty when none are known for it, which yields no sample.
+        #[serde(default)]
         cases: Vec<GoldenCase>,
     },
 }

@@ -6,11 +6,12 @@ use crate::error::{EngineError, Result};
 use crate::execute::FileIdentity;
 use crate::journal::Journal;
 use crate::protocol::frame::LINE_BYTES_MAX;
-use crate::protocol::{CellPlan, ExitCause, Record, SelfProof, Validity};
+use crate::protocol::{CellPlan, DevicePlan, ExitCause, Record, SelfProof, Validity};
 use crate::telemetry::Observer;
 use crate::text;
-use std::io::Read;
-use std::os::fd::{AsRawFd, RawFd};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
@@ -25,6 +26,7 @@ const LOOK_FOR_EXIT_EVERY: Duration = Duration::from_millis(5);
 
 /// How one attempt is to be run.
 pub(super) struct Attempt<'a> {
+    pub plan: &'a DevicePlan,
     pub plan_path: &'a Path,
     pub cell: &'a CellPlan,
     pub attempt: u32,
@@ -84,15 +86,17 @@ fn spawn(attempt: &Attempt<'_>) -> Result<Child> {
         .map_err(|e| EngineError::system(format!("cannot encode the model's identity: {e}")))?;
     let supervisor = std::process::id();
     let mut command = Command::new(binary);
+    command.arg("exec").arg("--plan");
+    match plan_of_one_cell(attempt) {
+        Ok(file) => command.arg("-").stdin(file),
+        // kernels before 3.17 have no such files
+        Err(_) => command.arg(attempt.plan_path).stdin(Stdio::null()),
+    };
     command
-        .arg("exec")
-        .arg("--plan")
-        .arg(attempt.plan_path)
         .args(["--cell", &attempt.cell.cell.to_string()])
         .args(["--attempt", &attempt.attempt.to_string()])
         .args(["--eviction", attempt.eviction])
         .args(["--verified", &verified])
-        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
@@ -109,6 +113,30 @@ fn spawn(attempt: &Attempt<'_>) -> Result<Child> {
     }
     command.args(["--started-us", &clock::monotonic_us().to_string()]);
     command.spawn().map_err(|e| EngineError::io("cannot start the cell's process", &e))
+}
+
+/// The plan with this cell alone, in a file without a name: what the child reads counts as load time, so it must not grow
+/// with the length of the plan, and the plan's own file may be gone or another by now.
+fn plan_of_one_cell(attempt: &Attempt<'_>) -> std::io::Result<File> {
+    // SAFETY: the name is a valid C string; the call returns a new descriptor or -1
+    let descriptor = unsafe { libc::memfd_create(c"cell-plan".as_ptr(), libc::MFD_CLOEXEC) };
+    if descriptor < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, open, and owned by nobody else
+    let mut file = unsafe { File::from_raw_fd(descriptor) };
+    let plan = DevicePlan {
+        protocol_version: attempt.plan.protocol_version,
+        run: attempt.plan.run.clone(),
+        device: attempt.plan.device.clone(),
+        telemetry_period_ms: attempt.plan.telemetry_period_ms,
+        retries_max: attempt.plan.retries_max,
+        lease_token: attempt.plan.lease_token,
+        cells: vec![attempt.cell.clone()],
+    };
+    file.write_all(&serde_json::to_vec(&plan)?)?;
+    file.seek(SeekFrom::Start(0))?;
+    Ok(file)
 }
 
 /// Kills the child's whole process group. The child has not been reaped, so its number still means it.

@@ -47,10 +47,20 @@ pub enum TransportConfig {
 
 impl TransportConfig {
     /// `local` or `ssh`.
-    pub fn name(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self {
             Self::Local(_) => "local",
             Self::Ssh(_) => "ssh",
+        }
+    }
+}
+
+impl std::fmt::Display for TransportConfig {
+    /// `local`, or `ssh HOST`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Local(_) => f.write_str(self.kind()),
+            Self::Ssh(ssh) => write!(f, "{} {}", self.kind(), ssh.host),
         }
     }
 }

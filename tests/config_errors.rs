@@ -3,6 +3,7 @@
 use farmgate::config::{Document, Folders};
 use farmgate::device::{Device, Inventory, TransportConfig};
 use farmgate::error::{Error, ExitCode, Place};
+use farmgate::policy::Policy;
 use farmgate::scenario::{Catalogue, Scenario};
 use proptest::prelude::*;
 use std::path::Path;
@@ -21,6 +22,10 @@ fn device(text: &str) -> Result<Device, Error> {
 
 fn scenario(text: &str) -> Result<Scenario, Error> {
     Scenario::from_document(&Document::new("scenarios/mine.toml", text))
+}
+
+fn policy(text: &str) -> Result<Policy, Error> {
+    Policy::from_document(&Document::new("scenarios/policies/mine.toml", text), &["smoke", "latency"])
 }
 
 /// A scenario that is right, with `steps` after its load.
@@ -110,7 +115,7 @@ fn every_mistake_in_a_scenario_is_shown_at_its_place_with_a_hint() {
             "raise `context-tokens`",
         ),
         ("[[step]]\ndecode = { decode-tokens = 1 }", "`decode-tokens` is 1, outside 2 to 65536", "mine.toml:8:"),
-        ("[[step]]\ndecode = { decode-tokens = 2, at-depth = 511 }", "needs 513 tokens", "mine.toml:8:"),
+        ("[[step]]\ndecode = { decode-tokens = 3, at-depth = 511 }", "needs 513 tokens", "mine.toml:8:"),
         ("[[step]]\nload = {}", "a second `load` step", "mine.toml:8:"),
         ("[[step]]", "exactly one kind", "mine.toml:8:"),
         ("[[step]]\ngolden = {}\nload = {}", "exactly one kind", "mine.toml:"),
@@ -154,6 +159,84 @@ fn a_scenario_must_have_steps_begin_with_load_and_state_sane_numbers() {
         let shown = shown(scenario(text));
         assert!(shown.contains(what) && shown.contains(also), "{text:?} gave\n{shown}");
     }
+}
+
+#[test]
+fn every_mistake_in_a_policy_is_shown_at_the_line_of_its_rule_with_a_hint() {
+    let good = "[[rule]]\nname = \"first\"\nmetric = \"decode-tps\"\nseverity = \"critical\"\nat-least = 1\n[[rule]]\nname = \"r\"\n";
+    let table: &[(&str, &str, &str)] = &[
+        ("metric = \"decode-tsp\"\nseverity = \"inform\"\nat-least = 1", "decode-tsp", "mine.toml:8:10"),
+        (
+            "metric = \"decode-tsp\"\nseverity = \"inform\"\nat-least = 1",
+            "did you mean `decode-tps`?",
+            "mine.toml:8:10",
+        ),
+        ("metric = \"ttft-ms@\"\nseverity = \"inform\"\nat-most = 1", "no qualifier", "mine.toml:8:10"),
+        ("metric = \"ttft-ms\"\nseverity = \"inform\"", "rule `r` demands nothing", "mine.toml:6:1"),
+        ("severity = \"inform\"\nat-least = 1", "missing key `metric`", "mine.toml:6:1"),
+        ("metric = \"ttft-ms\"\nseverity = \"fatal\"\nat-least = 1", "unknown word `fatal`", "mine.toml:9:12"),
+        ("metric = \"ttft-ms\"\nseverity = \"inform\"\nat-lest = 1", "did you mean `at-least`?", "mine.toml:10:1"),
+        ("metric = \"ttft-ms\"\nseverity = \"inform\"\nat-least = nan", "`at-least` is NaN", "mine.toml:10:12"),
+        ("metric = \"ttft-ms\"\nseverity = \"inform\"\nat-most = inf", "`at-most` is inf", "mine.toml:10:11"),
+        ("metric = \"ttft-ms\"\nseverity = \"inform\"\nat-most = -1", "`at-most` is -1", "mine.toml:10:11"),
+        ("metric = \"ttft-ms\"\nseverity = \"inform\"\nat-most = \"9\"", "wrong type: text \"9\"", "mine.toml:10:11"),
+        (
+            "metric = \"ttft-ms\"\nseverity = \"inform\"\nat-least = 9\nat-most = 8.5",
+            "`at-least` 9 is above `at-most` 8.5",
+            "mine.toml:10:12",
+        ),
+        (
+            "metric = \"decode-tps\"\nseverity = \"inform\"\nregression-percent-max = 100",
+            "`regression-percent-max` is 100, outside 0 to 99",
+            "mine.toml:10:26",
+        ),
+        (
+            "metric = \"ttft-ms\"\nseverity = \"inform\"\nregression-percent-max = -3",
+            "`regression-percent-max` is -3, outside 0 to 1000",
+            "mine.toml:10:26",
+        ),
+        (
+            "metric = \"ttft-ms\"\nseverity = \"inform\"\nat-most = 1\nscenario = \"smok\"",
+            "`smok`",
+            "did you mean `smoke`?",
+        ),
+        (
+            "metric = \"ttft-ms\"\nseverity = \"inform\"\nat-most = 1\ndevices = \"a & (\"",
+            "label expression",
+            "mine.toml:11:11",
+        ),
+    ];
+    for (rule, what, also) in table {
+        let shown = shown(policy(&format!("{good}{rule}")));
+        assert!(shown.contains(what) && shown.contains(also), "{rule:?} gave\n{shown}");
+    }
+    assert!(shown(policy(&good.replace("\"r\"", "\"first\""))).contains("missing key `metric`"));
+    let twice = format!("{good}metric = \"ttft-ms\"\nseverity = \"inform\"\nat-most = 1").replace("\"r\"", "\"first\"");
+    let twice = shown(policy(&twice));
+    assert!(twice.contains("rule `first` is there twice") && twice.contains("mine.toml:7:8"), "{twice}");
+    assert!(shown(policy("")).contains("this policy has no rules"));
+}
+
+#[test]
+fn the_policies_that_ship_load_without_a_project_and_an_unknown_one_gets_the_nearest_name() {
+    let folders = Folders::under(Path::new("/nonexistent/project"));
+    for name in ["default", "demo-latency", "demo-smoke"] {
+        let policy = Policy::load(&folders, name).expect("built in");
+        assert_eq!(policy.name, name);
+        let golden = policy.rules.iter().any(|r| r.metric == "golden-match-ratio" && r.at_least == Some(1.0));
+        assert_eq!(golden, name != "demo-latency");
+    }
+    let error = Policy::load(&folders, "defualt").unwrap_err();
+    assert_eq!((error.exit(), error.hint_text()), (ExitCode::Usage, Some("did you mean `default`?")));
+    let missing = shown(Policy::load(&folders, "/nonexistent/p.toml"));
+    assert!(missing.contains("cannot read file") && missing.contains("/nonexistent/p.toml"), "{missing}");
+}
+
+#[test]
+fn a_fault_in_any_policy_of_the_project_is_reported_whichever_is_asked_for() {
+    let (_root, folders) = project(&[("scenarios/policies/other.toml", "[[rule]]\nnme = 1\n")]);
+    let text = shown(Policy::load(&folders, "default"));
+    assert!(text.contains("other.toml:2:1") && text.contains("did you mean `name`?"), "{text}");
 }
 
 #[test]
@@ -272,6 +355,7 @@ proptest! {
         let _ = device(&text);
         let _ = scenario(&text);
         let _ = scenario_with(&text);
+        let _ = policy(&text);
     }
     #[test]
     fn arbitrary_files_never_panic_the_inventory_or_the_catalogue(text in toml_like()) {
@@ -288,4 +372,19 @@ fn the_projects_own_files_load() {
     let folders = Folders::under(Path::new(env!("CARGO_MANIFEST_DIR")));
     assert!(Inventory::load(&folders).unwrap().find("local").is_ok());
     assert!(Catalogue::load(&folders).unwrap().find("smoke").is_ok());
+}
+
+#[test]
+fn the_example_devices_and_the_example_scenario_of_the_readmes_load() {
+    let read = |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("there");
+    let example = |text: &str, begin: &str| {
+        let at = text.find(begin).unwrap_or_else(|| panic!("{begin} is in the text"));
+        text[at..].split("```").next().expect("a first part").to_owned()
+    };
+    let devices = read("devices/README.md");
+    for begin in ["[transport.local] ", "[transport.ssh] ", "labels = [\"board\""] {
+        device(&example(&devices, begin)).unwrap_or_else(|e| panic!("{begin}: {e}"));
+    }
+    let scenarios = read("scenarios/README.md");
+    scenario(&example(&scenarios, "summary = \"decode speed deep")).unwrap_or_else(|e| panic!("{e}"));
 }

@@ -36,7 +36,11 @@ pub const SCENARIOS: &[Shipped] =
     shipped!["scenarios/cold-start.toml", "scenarios/latency.toml", "scenarios/smoke.toml"];
 
 /// Gate policies.
-pub const POLICIES: &[Shipped] = shipped!["scenarios/policies/default.toml", "scenarios/policies/demo.toml"];
+pub const POLICIES: &[Shipped] = shipped![
+    "scenarios/policies/default.toml",
+    "scenarios/policies/demo-latency.toml",
+    "scenarios/policies/demo-smoke.toml"
+];
 
 /// Recorded answers.
 pub const GOLDEN: &[Shipped] = shipped!["scenarios/golden/tiny-pd.toml"];

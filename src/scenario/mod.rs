@@ -4,7 +4,7 @@ mod golden;
 mod steps;
 
 pub use golden::Golden;
-pub use steps::tokens_needed;
+pub use steps::{tokens_needed, tokens_of_case};
 
 use crate::config::{self, Checker, Document, Folders, shipped};
 use crate::error::{Error, Place, Result, nearest};

@@ -1,7 +1,7 @@
 //! What a list of steps must be like.
 
 use crate::config::{Checker, is_name, printable};
-use farmgate_engine::protocol::Step;
+use farmgate_engine::protocol::{GoldenCase, Step};
 use std::collections::BTreeSet;
 use toml::Spanned;
 
@@ -12,21 +12,25 @@ const STEP_REPETITIONS_MAX: u32 = 1000;
 /// Most tokens that one step generates; the journal keeps so many token times.
 const DECODE_TOKENS_MAX: u32 = 65_536;
 
-/// Room in the KV cache that a step needs, in tokens. Golden steps need what their cases need.
+/// Room in the KV cache that a step needs, in tokens. Golden steps need what their longest case needs.
 pub fn tokens_needed(step: &Step) -> u64 {
-    let sum = |a: u32, b: u32| u64::from(a) + u64::from(b);
+    // the last generated token is not put into the cache
+    let room = |prompt: u64, answer: u64| (prompt + answer).saturating_sub(1);
     match step {
         Step::Load { .. } => 0,
         Step::Prefill { prompt_tokens, .. } => u64::from(*prompt_tokens),
         Step::WarmUp { prompt_tokens, decode_tokens } | Step::Answer { prompt_tokens, decode_tokens, .. } => {
-            sum(*prompt_tokens, *decode_tokens)
+            room(u64::from(*prompt_tokens), u64::from(*decode_tokens))
         }
         // at depth 0 a prompt of one token still has to be there
-        Step::Decode { decode_tokens, at_depth, .. } => sum((*at_depth).max(1), *decode_tokens),
-        Step::Golden { cases } => {
-            cases.iter().map(|c| c.prompt_ids.len() as u64 + c.generated_ids.len() as u64).max().unwrap_or(0)
-        }
+        Step::Decode { decode_tokens, at_depth, .. } => room(u64::from((*at_depth).max(1)), u64::from(*decode_tokens)),
+        Step::Golden { cases } => cases.iter().map(tokens_of_case).max().unwrap_or(0),
     }
+}
+
+/// Room in the KV cache that a recorded answer needs, in tokens.
+pub fn tokens_of_case(case: &GoldenCase) -> u64 {
+    (case.prompt_ids.len() as u64 + case.generated_ids.len() as u64).saturating_sub(1)
 }
 
 /// Checks the steps of one scenario file.

@@ -41,10 +41,11 @@ impl Value {
         }
     }
 
-    /// The elements of an array of integers.
-    pub fn integers(&self) -> Option<&[i64]> {
+    /// The elements of an array of integers or booleans (1 and 0).
+    pub fn integers(&self) -> Option<Vec<i64>> {
         match self {
-            Self::Integers(values) => Some(values),
+            Self::Integers(values) => Some(values.clone()),
+            Self::Bools(values) => Some(values.iter().map(|b| i64::from(*b)).collect()),
             _ => None,
         }
     }
@@ -145,7 +146,10 @@ impl Metadata {
 
     /// An array of integers.
     pub fn i64s(&self, key: &str) -> Result<Option<&[i64]>> {
-        self.typed(key, "an array of integers", |value| value.integers())
+        self.typed(key, "an array of integers", |value| match value {
+            Value::Integers(v) => Some(v.as_slice()),
+            _ => None,
+        })
     }
 
     fn typed<'a, T>(&'a self, key: &str, wanted: &str, pick: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {

@@ -209,7 +209,10 @@ impl Keys<'_> {
         let name = self.name(key);
         let Some(value) = self.metadata.get(&name) else { return Ok(None) };
         let values = match value.integers() {
-            Some(values) => values,
+            Some(values) => values
+                .into_iter()
+                .map(|n| u64::try_from(n).map_err(|_| EngineError::model(format!("{n} is negative")).at(name.clone())))
+                .collect::<Result<Vec<u64>>>()?,
             None => vec![self.required(key)?; layers],
         };
         if values.len() != layers {

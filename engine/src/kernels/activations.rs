@@ -186,7 +186,7 @@ fn scale_of(isa: Isa, format: ActivationFormat, block: &[f32]) -> (f32, f32) {
     }
     if format != ActivationFormat::Q8K {
         let scale = largest / 127.0;
-        return (scale, 1.0 / scale);
+        return (scale, 127.0 / largest);
     }
     // the first element of the largest magnitude becomes -127, whatever its sign
     let extreme = block.iter().copied().find(|v| v.abs() == largest).unwrap_or(largest);

@@ -7,6 +7,8 @@ use farmgate_engine::protocol::ExitCause;
 pub const NAME_CHARS_MAX: usize = 96;
 /// Most characters of a sentence that reports show.
 pub const SENTENCE_CHARS_MAX: usize = 600;
+/// Most characters of an engine's reason that reports show.
+const REASON_CHARS_MAX: usize = 200;
 /// Most characters of a stderr tail that reports show.
 pub const TAIL_CHARS_MAX: usize = 2000;
 
@@ -18,6 +20,18 @@ pub fn clean(text: &str) -> String {
 /// A sentence, as [`clean`] but longer.
 pub fn clean_sentence(text: &str) -> String {
     cleaned(text, SENTENCE_CHARS_MAX, false)
+}
+
+/// Several lines of our own messages as one sentence: parts joined by semicolons, the place left out since the reader
+/// knows the device.
+pub fn joined_sentence(text: &str) -> String {
+    let parts = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("--> "));
+    clean_sentence(&parts.collect::<Vec<_>>().join("; "))
+}
+
+/// A number of things, for instance `1 cell` or `2 cells`.
+pub fn counted(count: usize, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
 
 /// Several lines of text from a device, for instance the tail of stderr: line ends stay.
@@ -160,7 +174,7 @@ pub fn exit_cause(exit: &ExitCause) -> String {
     match exit {
         ExitCause::Done => "done".to_owned(),
         ExitCause::Failed { status, what } => {
-            format!("the engine refused with status {status}: {}", clean_sentence(what))
+            format!("the engine refused with status {status}: {}", cleaned(what, REASON_CHARS_MAX, false))
         }
         ExitCause::Crash { signal } => format!("crashed with {}", clean(signal)),
         ExitCause::Killed { by } if by == "unknown" => "killed; by whom is unknown".to_owned(),
@@ -193,7 +207,7 @@ mod tests {
     #[test]
     fn numbers_carry_four_significant_digits_at_every_size() {
         let shown: Vec<String> =
-            [0.0, 12.0, 12.3456, 1234.56, 0.012_345, -98.765, 1.5e9, 2e-7].iter().map(|v| number(*v)).collect();
+            [0.0, 12.0, 12.3456, 1234.56, 0.012_344, -98.765, 1.5e9, 2e-7].iter().map(|v| number(*v)).collect();
         assert_eq!(shown, ["0", "12", "12.35", "1235", "0.01234", "-98.77", "1.500e9", "2.000e-7"]);
         assert_eq!(number(f64::INFINITY), "unbounded");
     }

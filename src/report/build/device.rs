@@ -52,7 +52,7 @@ fn view(context: &mut Context, device: &DeviceData, outcomes: &[&RuleOutcome]) -
             .unwrap_or_default(),
         facts: fingerprint.map(|f| fingerprint_facts(f, device)).unwrap_or_default(),
         proofs: proofs(device),
-        failure: device.failure.as_deref().map(text::clean_sentence).unwrap_or_default(),
+        failure: device.failure.as_deref().map(text::joined_sentence).unwrap_or_default(),
         cells: cells_in_words(&states),
         troubled: device.failure.is_some() || states.iter().any(|s| *s != CellState::Valid),
         outcome: worst.map_or("", rules::word),
@@ -87,7 +87,7 @@ fn fingerprint_facts(print: &Fingerprint, device: &DeviceData) -> Vec<FactView> 
     if !clusters.is_empty() {
         facts.push(fact("Cores", clusters.join("; ")));
     }
-    facts.push(fact("Memory", format!("{}, pages of {}", text::bytes(print.memory_bytes), text::bytes(print.page_size_bytes))));
+    facts.push(fact("Memory", format!("{}, pages of {} B", text::bytes(print.memory_bytes), print.page_size_bytes)));
     if !print.isa.is_empty() {
         let isa: Vec<String> = print.isa.iter().take(16).map(|i| text::clean(i)).collect();
         facts.push(fact("Instruction sets", isa.join(", ")));
@@ -104,7 +104,7 @@ fn fingerprint_facts(print: &Fingerprint, device: &DeviceData) -> Vec<FactView> 
 
 fn cluster(cluster: &CoreCluster) -> String {
     let cores: Vec<String> = cluster.cores.iter().take(64).map(u32::to_string).collect();
-    let mut words = format!("{} × core {}", cluster.cores.len(), cores.join(","));
+    let mut words = format!("cores {}", cores.join(","));
     if let Some(khz) = cluster.clock_max_khz {
         words.push_str(&format!(" at {:.2} GHz", khz as f64 / 1e6));
     }

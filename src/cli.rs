@@ -1,1 +1,220 @@
-//! To be written.
+//! Exactly what was typed. Nothing is looked up here, so `--help` works whatever the environment is like.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// May this release go out to these devices?
+#[derive(Debug, Parser)]
+#[command(name = "farmgate", version, about, disable_help_subcommand = true)]
+#[command(
+    after_help = "exit codes: 0 GO, 1 NO-GO, 2 usage or configuration error (nothing was touched), 3 INCONCLUSIVE,\n\
+                        4 INVALID (nothing that may be believed), 5 INFRA (devices or links failed), 70 a bug in farmgate"
+)]
+pub struct Cli {
+    /// Folder that holds devices/, scenarios/ and reports/
+    #[arg(long, value_name = "DIR", default_value = ".", global = true)]
+    pub project: PathBuf,
+    /// Folder for runs, artefacts and the index [default: PROJECT/results]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub results: Option<PathBuf>,
+    /// What to do
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Run scenarios on devices, judge them and write the report
+    Run(RunArgs),
+    /// Judge a stored run by a policy
+    Gate(GateArgs),
+    /// Write the report of a stored run again, or list the runs
+    Report(ReportArgs),
+    /// The registered devices
+    #[command(subcommand)]
+    Device(DeviceVerb),
+    /// Model files
+    #[command(subcommand)]
+    Model(ModelVerb),
+    /// The bundled engine
+    #[command(subcommand)]
+    Engine(EngineVerb),
+    /// The index over all runs
+    #[command(subcommand)]
+    Store(StoreVerb),
+    /// The whole way on this machine: build the engine, smoke and latency, report and verdict
+    Demo(DemoArgs),
+}
+
+/// `farmgate run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Scenarios, in order
+    #[arg(required = true, value_name = "SCENARIO")]
+    pub scenarios: Vec<String>,
+    /// The candidate: a GGUF file, or the first file of a split set
+    #[arg(long, short, value_name = "FILE")]
+    pub model: PathBuf,
+    /// The baseline to compare with, in pairs on each device
+    #[arg(long, value_name = "FILE")]
+    pub baseline_model: Option<PathBuf>,
+    /// Devices by name; may be repeated [default: all registered]
+    #[arg(long, short, value_name = "NAME")]
+    pub device: Vec<String>,
+    /// Pairs for each scenario, instead of what the scenario says
+    #[arg(long, value_name = "N")]
+    pub pairs: Option<u32>,
+    /// Repetitions for each scenario without a baseline
+    #[arg(long, value_name = "N")]
+    pub repetitions: Option<u32>,
+    /// Worker threads of the engine, instead of what the scenario says
+    #[arg(long, short, value_name = "N")]
+    pub threads: Option<u32>,
+    /// Policy: a name in scenarios/policies/ or a file [default: `default`, its rules for these scenarios]
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<String>,
+    /// Folder with built engines (farmhand-TARGET), instead of building one
+    #[arg(long, value_name = "DIR")]
+    pub artefacts: Option<PathBuf>,
+    /// Print the plan and touch nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the plan or the run as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `farmgate gate`.
+#[derive(Debug, Args)]
+pub struct GateArgs {
+    /// The run [default: the newest]
+    pub run: Option<String>,
+    /// Policy: a name in scenarios/policies/ or a file [default: `default`, its rules for the run's scenarios]
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<String>,
+    /// Print the judgement as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `farmgate report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// The run [default: the newest]
+    pub run: Option<String>,
+    /// List the runs
+    #[arg(long)]
+    pub list: bool,
+    /// Print one format to stdout instead of writing all into the run's folder
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// Policy whose judgement the report shows [default: as for `gate`]
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<String>,
+    /// Folder to write into [default: the run's]
+    #[arg(long, short, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+}
+
+/// Report formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// One self-contained page
+    Html,
+    /// For a pull-request comment
+    Md,
+    /// For CI systems
+    Junit,
+    /// Raw samples
+    Csv,
+    /// Everything, versioned
+    Json,
+}
+
+/// `farmgate device …`.
+#[derive(Debug, Subcommand)]
+pub enum DeviceVerb {
+    /// List the registered devices
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Ask a device what it is; changes nothing but its farmgate folder
+    Probe {
+        /// The device's name
+        device: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Folder with built engines, instead of building one
+        #[arg(long, value_name = "DIR")]
+        artefacts: Option<PathBuf>,
+    },
+}
+
+/// `farmgate model …`.
+#[derive(Debug, Subcommand)]
+pub enum ModelVerb {
+    /// Check a GGUF file and show what it is
+    Inspect {
+        /// The file, or the first file of a split set
+        file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a model of a given shape with noise for weights: as fast and as large as the real one
+    Synth {
+        /// smollm2-135m, llama-1b, llama-3b, llama-7b, qwen-7b, or dimensions such as
+        /// layers=24,hidden=2048,ffn=8192,heads=32,kv-heads=8,vocab=32000
+        #[arg(long, value_name = "SHAPE")]
+        like: String,
+        /// Weight type, for instance q4_0, q8_0, q4_k_m, f16
+        #[arg(long, value_name = "TYPE", default_value = "q4_0")]
+        quant: String,
+        /// Seed of the noise
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        seed: u64,
+        /// File to write
+        #[arg(long, short, value_name = "FILE")]
+        output: PathBuf,
+    },
+}
+
+/// `farmgate engine …`.
+#[derive(Debug, Subcommand)]
+pub enum EngineVerb {
+    /// Build farmhand for this machine and print where it is
+    Build,
+}
+
+/// `farmgate store …`.
+#[derive(Debug, Subcommand)]
+pub enum StoreVerb {
+    /// Make the index again from the runs' journals
+    Rebuild,
+}
+
+/// `farmgate demo`.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Pairs of the latency comparison
+    #[arg(long, value_name = "N")]
+    pub pairs: Option<u32>,
+    /// Folder with built engines (farmhand-TARGET), instead of building one
+    #[arg(long, value_name = "DIR")]
+    pub artefacts: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_declared_without_contradictions() {
+        Cli::command().debug_assert();
+    }
+}

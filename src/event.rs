@@ -2,13 +2,18 @@
 
 use crate::run::{Manifest, RunState};
 use farmgate_engine::protocol::frame::Framed;
-use farmgate_engine::protocol::{DevicePlan, Fingerprint};
+use farmgate_engine::protocol::{DevicePlan, Fingerprint, Record};
+use serde::{Deserialize, Serialize};
 
 /// Something that happened in a run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum Event {
     /// The run begins. Durable, and the first.
-    RunStarted(Box<Manifest>),
+    RunStarted {
+        /// What is known before the first cell.
+        manifest: Box<Manifest>,
+    },
     /// A device was reached and probed. Durable.
     DeviceOpened {
         /// The device.
@@ -51,13 +56,32 @@ pub enum Event {
         /// How far it came.
         state: RunState,
     },
-    /// What a device is doing now. Passing.
+    /// What a device is doing now. Passing, and so never written.
+    #[serde(skip)]
     Progress {
         /// The device.
         device: String,
         /// What it does.
         phase: Phase,
     },
+}
+
+impl Event {
+    /// Whether it belongs to the run's journal.
+    pub fn is_durable(&self) -> bool {
+        !matches!(self, Self::Progress { .. })
+    }
+
+    /// Whether losing it would lose more than a moment's telemetry, so that it must reach the disk before going on.
+    pub fn must_sync(&self) -> bool {
+        match self {
+            Self::Progress { .. } => false,
+            Self::DeviceRecord { framed, .. } => {
+                matches!(framed.record, Record::CellEnd { .. } | Record::Proof { .. } | Record::JournalEnd { .. })
+            }
+            _ => true,
+        }
+    }
 }
 
 /// What a device is doing.

@@ -16,20 +16,27 @@ pub mod stats;
 pub mod config;
 pub mod device;
 pub mod model;
-pub mod plan;
-pub mod policy;
 pub mod scenario;
 
-// reach
-pub mod lease;
+// what is demanded, and everything that will be done
+pub mod plan;
+pub mod policy;
+
+// what is said of a run while it happens
+pub mod event;
+
+// reach; each of these groups may use those above it
 pub mod process;
-pub mod push;
-pub mod session;
-pub mod toolchain;
+
 pub mod transport;
 
+pub mod lease;
+pub mod push;
+pub mod toolchain;
+
+pub mod session;
+
 // act
-pub mod event;
 pub mod runner;
 
 // remember

@@ -1,6 +1,6 @@
 //! sha256 of files and bytes, as lower-case hex: the name by which artefacts and models are known.
 
-use crate::error::{EngineError, Result};
+use crate::error::{EngineError, ErrorKind, Result};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::Read;
@@ -18,6 +18,15 @@ pub fn sha256_file(path: &Path) -> Result<String> {
 
 /// As [`sha256_file`], telling `progress` how many bytes have been read so far.
 pub fn sha256_file_with(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<String> {
+    let whole = sha256_file_while(path, &mut |done| {
+        progress(done);
+        true
+    })?;
+    whole.ok_or_else(|| EngineError::new(ErrorKind::Bug, "hashing ended early").at(path.display().to_string()))
+}
+
+/// As [`sha256_file`], asking `go_on` after each piece with the number of bytes read so far; `None` when it said no.
+pub fn sha256_file_while(path: &Path, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Option<String>> {
     let fault = |e: &std::io::Error| EngineError::io("cannot read file", e).at(path.display().to_string());
     let mut file = File::open(path).map_err(|e| fault(&e))?;
     let mut digest = Sha256::new();
@@ -32,9 +41,11 @@ pub fn sha256_file_with(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<St
         };
         digest.update(&buffer[..n]);
         done += n as u64;
-        progress(done);
+        if !go_on(done) {
+            return Ok(None);
+        }
     }
-    Ok(hex(&digest.finalize()))
+    Ok(Some(hex(&digest.finalize())))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -5,28 +5,30 @@
 // words
 pub mod error;
 pub mod hash;
+pub mod text;
+pub mod clock;
 pub mod protocol;
 
 // engine
-pub mod generate;
 pub mod gguf;
-pub mod kernels;
-pub mod kv_cache;
-pub mod model;
-pub mod pool;
-pub mod quality;
 pub mod quant;
-pub mod sampler;
-pub mod synth;
+pub mod kernels;
+pub mod pool;
+pub mod kv_cache;
 pub mod tokenizer;
+pub mod model;
+pub mod sampler;
+pub mod generate;
+pub mod quality;
+pub mod synth;
 
 // agent
-pub mod execute;
+pub mod probe;
+pub mod telemetry;
 pub mod journal;
 pub mod lease;
-pub mod probe;
+pub mod execute;
 pub mod supervise;
-pub mod telemetry;
 
 // ask
 pub mod verb;

@@ -1,1 +1,382 @@
-//! To be written.
+//! Worker threads for the parallel parts of a forward pass.
+//!
+//! A parallel part is a *region*: items `0..n`, handed out in chunks by an atomic counter, so that unequal or disturbed
+//! cores take what they can. The calling thread is worker 0 and works too. A worker that did not get to run before the
+//! chunks were gone is **not waited for**: the region closes, and only those who joined it are. That is what keeps an
+//! oversubscribed machine at the speed of the threads that do run. Idle workers spin for some microseconds, then yield,
+//! then park.
+
+mod affinity;
+mod topology;
+
+use crate::error::{EngineError, Result};
+use std::cell::{Cell, UnsafeCell};
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+/// More workers than this are refused.
+pub const THREADS_MAX: usize = 256;
+/// Busy looks at the state before the first yield; a few microseconds.
+const SPINS: u32 = 200;
+/// How long an idle worker yields before it parks.
+const YIELD_FOR: Duration = Duration::from_micros(300);
+
+/// Bits of [`Shared::state`]: the region's number above, the open bit, the count of helpers inside below.
+const OPEN: u64 = 1 << 31;
+const INSIDE: u64 = OPEN - 1;
+
+/// What a region runs: worker number and range of items.
+type Work<'a> = &'a (dyn Fn(usize, Range<usize>) + Sync + 'a);
+
+#[derive(Clone, Copy)]
+struct Region {
+    work: *const (dyn Fn(usize, Range<usize>) + Sync + 'static),
+    items: usize,
+    chunk: usize,
+}
+
+/// Keeps what several threads write on cache lines of their own.
+#[repr(align(128))]
+struct Padded<T>(T);
+
+struct Shared {
+    state: Padded<AtomicU64>,
+    next: Padded<AtomicUsize>,
+    region: UnsafeCell<Option<Region>>,
+    parked: Vec<AtomicBool>,
+    quit: AtomicBool,
+    panicked: AtomicBool,
+}
+
+// SAFETY: `region` is written only by the thread that owns the `Pool`, while no region is open and nobody is inside; it
+// is read only by workers that have joined an open region, after an acquire of the state that published it.
+unsafe impl Sync for Shared {}
+// SAFETY: the raw pointer in `region` is to a `Sync` closure that outlives its region (see `Pool::scatter`).
+unsafe impl Send for Shared {}
+
+/// A set of worker threads. Belongs to one thread at a time (it is `Send`, not `Sync`), so regions cannot nest.
+pub struct Pool {
+    shared: Arc<Shared>,
+    handles: Vec<JoinHandle<()>>,
+    wakers: Vec<Thread>,
+    thread_ids: Vec<i32>,
+    mask_before: Vec<usize>,
+    _one_owner: PhantomData<Cell<()>>,
+}
+
+impl Pool {
+    /// Starts `threads` workers, the calling thread being the first; 0 takes the performance cores of the process's
+    /// affinity mask. Worker i is pinned to the i-th allowed core, fastest first, unless there are more workers than
+    /// cores. Fails with a usage error above [`THREADS_MAX`], and with a system error when a thread cannot be started.
+    pub fn new(threads: usize) -> Result<Self> {
+        if threads > THREADS_MAX {
+            return Err(EngineError::usage(format!("{threads} threads are more than the {THREADS_MAX} allowed"))
+                .hint("0 chooses from the device's topology"));
+        }
+        let cores = topology::allowed_cores();
+        let threads = if threads == 0 { topology::performance_core_count(cores) } else { threads };
+        let core_of = |worker: usize| (threads <= cores.len()).then(|| cores[worker]);
+
+        let shared = Arc::new(Shared {
+            state: Padded(AtomicU64::new(0)),
+            next: Padded(AtomicUsize::new(0)),
+            region: UnsafeCell::new(None),
+            parked: (0..threads).map(|_| AtomicBool::new(false)).collect(),
+            quit: AtomicBool::new(false),
+            panicked: AtomicBool::new(false),
+        });
+        let mask_before = affinity::current_mask();
+        let mut pool = Self {
+            shared,
+            handles: Vec::new(),
+            wakers: Vec::new(),
+            thread_ids: vec![affinity::thread_id()],
+            mask_before,
+            _one_owner: PhantomData,
+        };
+        for worker in 1..threads {
+            pool.start_worker(worker, core_of(worker))?;
+        }
+        if let Some(core) = core_of(0) {
+            affinity::set_mask(&[core]);
+        }
+        Ok(pool)
+    }
+
+    fn start_worker(&mut self, worker: usize, core: Option<usize>) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let (send, receive) = mpsc::channel();
+        let body = move || {
+            // an unpinned worker must not inherit the caller's single core
+            affinity::set_mask(core.as_ref().map_or(topology::allowed_cores(), std::slice::from_ref));
+            let _ = send.send(affinity::thread_id());
+            serve(&shared, worker);
+        };
+        let handle = thread::Builder::new()
+            .name(format!("worker-{worker}"))
+            .spawn(body)
+            .map_err(|e| EngineError::io(format!("cannot start worker thread {worker}"), &e))?;
+        self.wakers.push(handle.thread().clone());
+        self.handles.push(handle);
+        let id = receive.recv().map_err(|_| EngineError::system(format!("worker thread {worker} did not start")))?;
+        self.thread_ids.push(id);
+        Ok(())
+    }
+
+    /// Number of workers, the calling thread included.
+    pub fn threads(&self) -> usize {
+        self.thread_ids.len()
+    }
+
+    /// `Cpus_allowed_list` of each worker as the kernel has it now, worker 0 first.
+    pub fn affinity(&self) -> Vec<String> {
+        self.thread_ids.iter().map(|&id| affinity::of_thread(id)).collect()
+    }
+
+    /// Runs `work(worker, range)` over all of `0..items`, in ranges of at most `chunk`, and returns when all is done.
+    /// Ranges never overlap; `worker` is below [`Self::threads`] and no two calls run at once with the same number.
+    /// Panics when `work` panicked in a worker.
+    pub fn scatter(&self, items: usize, chunk: usize, work: Work<'_>) {
+        let chunk = chunk.max(1);
+        if self.handles.is_empty() || items <= chunk {
+            if items > 0 {
+                work(0, 0..items);
+            }
+            return;
+        }
+        // SAFETY: only the lifetime is erased; `Closing` keeps this frame alive until nobody is inside the region.
+        let work: Work<'static> = unsafe { std::mem::transmute(work) };
+        let region = Region { work, items, chunk };
+        // SAFETY: the previous region is closed and empty (its `Closing` waited for that), so nobody reads the cell.
+        unsafe { *self.shared.region.get() = Some(region) };
+        self.shared.next.0.store(0, Ordering::Relaxed);
+        let number = (self.shared.state.0.load(Ordering::Relaxed) >> 32).wrapping_add(1);
+        // Sequentially consistent with the worker's "mark parked, look again": one of the two sees the other.
+        self.shared.state.0.store(number << 32 | OPEN, Ordering::SeqCst);
+        for (parked, waker) in self.shared.parked[1..].iter().zip(&self.wakers) {
+            if parked.load(Ordering::SeqCst) {
+                waker.unpark();
+            }
+        }
+        let closing = Closing(&self.shared);
+        work_through(&self.shared, region, 0);
+        drop(closing);
+        assert!(!self.shared.panicked.load(Ordering::Relaxed), "a worker thread panicked");
+    }
+}
+
+/// Closes the region and waits for those inside, also when the owner's own share panics.
+struct Closing<'a>(&'a Shared);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let state = &self.0.state.0;
+        state.fetch_and(!OPEN, Ordering::AcqRel);
+        let mut spins = 0;
+        while state.load(Ordering::Acquire) & INSIDE != 0 {
+            spins += 1;
+            if spins < SPINS { std::hint::spin_loop() } else { thread::yield_now() }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.quit.store(true, Ordering::SeqCst);
+        for waker in &self.wakers {
+            waker.unpark();
+        }
+        for handle in self.handles.drain(..) {
+            let _ = handle.join();
+        }
+        // give the owner its cores back, unless the pool has moved to another thread meanwhile
+        if affinity::thread_id() == self.thread_ids[0] {
+            affinity::set_mask(&self.mask_before);
+        }
+    }
+}
+
+/// Takes chunks until none is left.
+fn work_through(shared: &Shared, region: Region, worker: usize) {
+    // SAFETY: the closure lives until the region is closed and empty; the caller is inside it, or owns it.
+    let work = unsafe { &*region.work };
+    loop {
+        let start = shared.next.0.fetch_add(region.chunk, Ordering::Relaxed);
+        if start >= region.items {
+            return;
+        }
+        work(worker, start..region.items.min(start + region.chunk));
+    }
+}
+
+/// A worker's life.
+fn serve(shared: &Shared, worker: usize) {
+    let mut served = 0; // number of the last region that this worker was in
+    while let Some(region) = join_next(shared, worker, &mut served) {
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work_through(shared, region, worker)));
+        if done.is_err() {
+            shared.panicked.store(true, Ordering::Relaxed);
+            // nobody else need go on, and nobody may wait for the lost chunk
+            shared.next.0.fetch_max(region.items, Ordering::Relaxed);
+        }
+        shared.state.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Waits for a region that is open and new to this worker, and joins it. `None` when the pool is going away.
+fn join_next(shared: &Shared, worker: usize, served: &mut u64) -> Option<Region> {
+    let mut spins = 0;
+    let mut yielding_since = None;
+    loop {
+        let state = shared.state.0.load(Ordering::SeqCst);
+        if state & OPEN != 0 && state >> 32 != *served {
+            if shared.state.0.compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                *served = state >> 32;
+                // SAFETY: the region was published by the store that opened it, and cannot change while we are inside.
+                return unsafe { *shared.region.get() };
+            }
+            continue;
+        }
+        if shared.quit.load(Ordering::SeqCst) {
+            return None;
+        }
+        if spins < SPINS {
+            spins += 1;
+            std::hint::spin_loop();
+        } else if yielding_since.get_or_insert_with(Instant::now).elapsed() < YIELD_FOR {
+            thread::yield_now();
+        } else {
+            park_unless_needed(shared, worker, *served);
+            (spins, yielding_since) = (0, None);
+        }
+    }
+}
+
+fn park_unless_needed(shared: &Shared, worker: usize, served: u64) {
+    shared.parked[worker].store(true, Ordering::SeqCst);
+    let state = shared.state.0.load(Ordering::SeqCst);
+    let needed = state & OPEN != 0 && state >> 32 != served;
+    if !needed && !shared.quit.load(Ordering::SeqCst) {
+        thread::park();
+    }
+    shared.parked[worker].store(false, Ordering::SeqCst);
+}
+
+/// A mutable slice that several workers write at disjoint places.
+pub struct SharedSlice<'a, T> {
+    start: *mut T,
+    len: usize,
+    _borrow: PhantomData<&'a mut [T]>,
+}
+
+impl<T> Clone for SharedSlice<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for SharedSlice<'_, T> {}
+
+// SAFETY: access goes through `range`, whose contract forbids overlapping use; T itself may move between threads.
+unsafe impl<T: Send> Send for SharedSlice<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for SharedSlice<'_, T> {}
+
+impl<'a, T> SharedSlice<'a, T> {
+    /// Borrows `slice` for as long as this lives.
+    pub fn new(slice: &'a mut [T]) -> Self {
+        Self { start: slice.as_mut_ptr(), len: slice.len(), _borrow: PhantomData }
+    }
+
+    /// Elements of the whole slice.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The elements of `range`; panics when it reaches past the end.
+    ///
+    /// # Safety
+    /// While the returned slice is used, no other slice over any of its elements may be in use, on any thread.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn range(&self, range: Range<usize>) -> &'a mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
+        // SAFETY: in bounds by the assertion, unique by the caller's promise, borrowed for 'a by construction.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.end - range.start) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_item_is_worked_once_whatever_the_chunk() {
+        let pool = Pool::new(3).unwrap();
+        for (items, chunk) in [(0, 4), (1, 1), (7, 2), (64, 64), (1000, 7), (1000, 0)] {
+            let counts: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
+            for _ in 0..50 {
+                pool.scatter(items, chunk, &|worker, range| {
+                    assert!(worker < 3);
+                    range.for_each(|i| {
+                        counts[i].fetch_add(1, Ordering::Relaxed);
+                    });
+                });
+            }
+            assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 50), "items {items} chunk {chunk}");
+        }
+    }
+
+    #[test]
+    fn a_parked_worker_comes_back() {
+        let pool = Pool::new(2).unwrap();
+        for _ in 0..3 {
+            thread::sleep(YIELD_FOR * 10);
+            let other = AtomicBool::new(false);
+            let begun = Instant::now();
+            // the owner keeps the region open until the helper has been seen, or the test fails
+            pool.scatter(2, 1, &|worker, _| {
+                if worker == 1 {
+                    other.store(true, Ordering::SeqCst);
+                }
+                while worker == 0 && !other.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_secs(20) {
+                    thread::yield_now();
+                }
+            });
+            assert!(other.load(Ordering::SeqCst));
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_worker_reaches_the_owner_and_hangs_nobody() {
+        let pool = Pool::new(2).unwrap();
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            pool.scatter(2, 1, &|_, _| panic!("on purpose"));
+        }));
+        assert!(outcome.is_err());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn pinned_workers_report_one_core_each_and_the_owner_gets_its_mask_back() {
+        let before = affinity::of_thread(affinity::thread_id());
+        let pool = Pool::new(1).unwrap();
+        assert_eq!(pool.affinity(), [topology::allowed_cores()[0].to_string()]);
+        drop(pool);
+        assert_eq!(affinity::of_thread(affinity::thread_id()), before);
+    }
+
+    #[test]
+    fn no_more_threads_than_the_limit() {
+        assert!(Pool::new(THREADS_MAX + 1).is_err());
+        assert!(Pool::new(0).unwrap().threads() >= 1);
+    }
+}

@@ -1,1 +1,204 @@
-//! To be written.
+//! GGUF files, version 2 and 3, little-endian: a checked reader over a memory map, sets of split files as one model, and a
+//! writer. Format: the GGUF specification of the ggml project.
+
+mod metadata;
+mod parse;
+mod split;
+mod tensor_type;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use metadata::{Metadata, Value};
+pub use parse::{ARRAY_ELEMENTS_MAX, ENTRIES_MAX, NAME_BYTES_MAX, STRING_BYTES_MAX, TENSORS_MAX};
+pub use split::split_set;
+pub use tensor_type::TensorType;
+pub use writer::{TensorSource, Writer};
+
+use crate::error::{EngineError, Result};
+use memmap2::Mmap;
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// How the weights come into memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadMode {
+    /// Map the file: pages come in as they are touched, are shared, and can be evicted.
+    Map,
+    /// Read the file into anonymous memory.
+    Read,
+}
+
+/// Where a tensor lies.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TensorInfo {
+    /// Its name, for instance `blk.0.attn_q.weight`.
+    pub name: String,
+    /// Its dimensions; the first one is contiguous (columns).
+    pub shape: Vec<u64>,
+    /// How its elements are stored.
+    pub tensor_type: TensorType,
+    file: usize,
+    offset: usize,
+    bytes: usize,
+}
+
+impl TensorInfo {
+    /// Length of a row, in elements.
+    pub fn cols(&self) -> usize {
+        self.shape[0] as usize
+    }
+    /// Number of rows: the product of all dimensions but the first. Checked against the file's size on opening.
+    pub fn rows(&self) -> usize {
+        self.shape[1..].iter().product::<u64>() as usize
+    }
+    /// Number of elements.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+    /// Size in bytes, as stored.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+enum Content {
+    Mapped(Mmap),
+    Owned(Vec<u8>),
+}
+
+impl Content {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// An opened model: one file, or a split set as one.
+pub struct Gguf {
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    index: HashMap<String, usize>,
+    paths: Vec<PathBuf>,
+    contents: Vec<Content>,
+}
+
+impl Gguf {
+    /// Opens a file. A name that ends in `-00001-of-000NN.gguf` (or any other number of a set) opens the whole set, whose
+    /// files, counts and tensor names are checked against each other.
+    ///
+    /// # Errors
+    /// A file that is missing, cut short or malformed; each error names the file, the field and the offset.
+    pub fn open(path: &Path, mode: LoadMode) -> Result<Self> {
+        let paths = split_set(path)?;
+        let mut contents = Vec::with_capacity(paths.len());
+        let mut headers = Vec::with_capacity(paths.len());
+        for path in &paths {
+            let content = read(path, mode)?;
+            let header = parse::header(content.bytes()).map_err(|e| in_file(e, path))?;
+            headers.push(header);
+            contents.push(content);
+        }
+        split::check(&paths, &headers)?;
+        let mut gguf = Self { metadata: Metadata::new(), tensors: Vec::new(), index: HashMap::new(), paths, contents };
+        for (file, header) in headers.into_iter().enumerate() {
+            if file == 0 {
+                gguf.metadata = header.metadata;
+            }
+            for tensor in header.tensors {
+                gguf.add(file, tensor)?;
+            }
+        }
+        Ok(gguf)
+    }
+
+    fn add(&mut self, file: usize, header: parse::TensorHeader) -> Result<()> {
+        let parse::TensorHeader { name, shape, tensor_type, offset, bytes } = header;
+        if self.index.insert(name.clone(), self.tensors.len()).is_some() {
+            return Err(in_file(
+                EngineError::model(format!("tensor `{}` stands in two files of the set", name.escape_debug())),
+                &self.paths[file],
+            ));
+        }
+        self.tensors.push(TensorInfo { name, shape, tensor_type, file, offset, bytes });
+        Ok(())
+    }
+
+    /// Metadata; of a split set, the first file's.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+    /// All tensors, in file order.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+    /// The tensor of that name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.index.get(name).map(|&at| &self.tensors[at])
+    }
+    /// A tensor's bytes, row by row.
+    pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
+        &self.contents[tensor.file].bytes()[tensor.offset..tensor.offset + tensor.bytes]
+    }
+    /// The files, in order.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.paths
+    }
+    /// Bytes of all files.
+    pub fn file_bytes(&self) -> u64 {
+        self.contents.iter().map(|c| c.bytes().len() as u64).sum()
+    }
+    /// Bytes of all tensors.
+    pub fn weight_bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.bytes as u64).sum()
+    }
+    /// Number of elements of all tensors.
+    pub fn parameters(&self) -> u64 {
+        self.tensors.iter().map(TensorInfo::elements).sum()
+    }
+    /// The weight type that most bytes are stored in.
+    pub fn main_type(&self) -> Option<TensorType> {
+        let mut bytes: HashMap<TensorType, usize> = HashMap::new();
+        for tensor in &self.tensors {
+            *bytes.entry(tensor.tensor_type).or_default() += tensor.bytes;
+        }
+        bytes.into_iter().max_by_key(|&(tensor_type, bytes)| (bytes, tensor_type)).map(|(tensor_type, _)| tensor_type)
+    }
+}
+
+fn read(path: &Path, mode: LoadMode) -> Result<Content> {
+    let fault = |e: &std::io::Error| {
+        let hint = match e.kind() {
+            std::io::ErrorKind::NotFound => "check the path; a relative one starts at the current folder",
+            std::io::ErrorKind::PermissionDenied => "the file is there but may not be read; check its rights",
+            _ => "check that the path names a regular file",
+        };
+        in_file(EngineError::model(format!("cannot open the model: {e}")), path).hint(hint)
+    };
+    let file = File::open(path).map_err(|e| fault(&e))?;
+    let about = file.metadata().map_err(|e| fault(&e))?;
+    if !about.is_file() {
+        return Err(in_file(EngineError::model("the model is not a regular file"), path).hint("name a .gguf file"));
+    }
+    if about.len() == 0 {
+        return Ok(Content::Owned(Vec::new()));
+    }
+    match mode {
+        // SAFETY: the map is read-only. A file that another process shortens while it is mapped ends this process with
+        // SIGBUS; models are opened from content-addressed stores, whose files never change.
+        LoadMode::Map => Ok(Content::Mapped(unsafe { Mmap::map(&file) }.map_err(|e| fault(&e))?)),
+        LoadMode::Read => std::fs::read(path).map(Content::Owned).map_err(|e| fault(&e)),
+    }
+}
+
+/// Puts the file's name before the place within it.
+fn in_file(error: EngineError, path: &Path) -> EngineError {
+    let place = match error.place() {
+        Some(place) => format!("{}, {place}", path.display()),
+        None => path.display().to_string(),
+    };
+    error.at(place)
+}

@@ -1,1 +1,129 @@
-//! To be written.
+//! Matrix products of stored weights with activations.
+//!
+//! [`scalar`] is the specification: weights decoded to f32, activations as they were rounded, products summed in f64.
+//! The SIMD forms are held against it by property tests. Which form runs is decided once, by [`Isa::detect`].
+
+mod activations;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod scalar;
+#[cfg(test)]
+mod tests;
+pub mod vector;
+
+pub use activations::{ActivationFormat, Activations, activation_format};
+
+use crate::gguf::TensorType;
+use std::ops::Range;
+
+/// An instruction set that the kernels are written for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Isa {
+    /// Plain Rust; the specification.
+    Scalar,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+}
+
+impl Isa {
+    /// The best one that this processor has.
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
+            return Self::Avx2;
+        }
+        Self::Scalar
+    }
+
+    /// As reports and proofs name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Avx2 => "avx2",
+        }
+    }
+
+    /// The set of that name, when this processor has it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Scalar, Self::detect()].into_iter().find(|isa| isa.name() == name)
+    }
+}
+
+/// Rows of a weight matrix, as stored: row-major, whole blocks.
+#[derive(Clone, Copy)]
+pub struct WeightRows<'a> {
+    /// How the elements are stored.
+    pub tensor_type: TensorType,
+    /// Elements of a row.
+    pub cols: usize,
+    /// All rows' bytes.
+    pub data: &'a [u8],
+}
+
+impl<'a> WeightRows<'a> {
+    /// Bytes of a row.
+    fn row_bytes(&self) -> usize {
+        self.tensor_type.row_bytes(self.cols).expect("weights are whole blocks, which loading checks")
+    }
+
+    fn row(&self, row: usize) -> &'a [u8] {
+        let bytes = self.row_bytes();
+        &self.data[row * bytes..][..bytes]
+    }
+}
+
+/// A matrix of shape (n, stride), row-major, that several threads write at once, each its own columns.
+#[derive(Clone, Copy)]
+pub struct SharedOut {
+    data: *mut f32,
+    len: usize,
+    stride: usize,
+}
+
+// SAFETY: whoever makes one promises that no two threads write the same element and nobody reads until all are done.
+unsafe impl Send for SharedOut {}
+// SAFETY: as above.
+unsafe impl Sync for SharedOut {}
+
+impl SharedOut {
+    /// Shares `len` floats at `data` as rows of `stride`.
+    ///
+    /// # Safety
+    /// `data` must be valid for writes of `len` floats as long as the value or a copy of it is used, no element may be
+    /// written by two threads, and none may be read before all writers are done.
+    pub unsafe fn new(data: *mut f32, len: usize, stride: usize) -> Self {
+        Self { data, len, stride }
+    }
+
+    /// Shares a slice for the length of its borrow.
+    pub fn over(out: &mut [f32], stride: usize) -> Self {
+        Self { data: out.as_mut_ptr(), len: out.len(), stride }
+    }
+
+    #[inline]
+    fn put(self, n: usize, column: usize, value: f32) {
+        let at = n * self.stride + column;
+        assert!(at < self.len && column < self.stride, "a product outside the output");
+        // SAFETY: in bounds by the assertion; the maker of this value promised that nobody else writes this element.
+        unsafe { *self.data.add(at) = value };
+    }
+}
+
+/// `out[n][row] = weights[row] · activations[n]` for the given rows and all columns of `acts`. Allocates nothing once a
+/// thread has run its largest shape.
+///
+/// # Panics
+/// When rows lie outside the weights, the activations have another length or format than the weights ask for, or the
+/// output is too small.
+pub fn matmul(isa: Isa, weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
+    assert_eq!(acts.cols(), weights.cols, "activations of another length than the rows");
+    assert_eq!(acts.format(), activation_format(weights.tensor_type), "activations in another format");
+    assert!(rows.end * weights.row_bytes() <= weights.data.len(), "rows outside the weights");
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => avx2::matmul(weights, rows, acts, out),
+        #[cfg(not(target_arch = "x86_64"))]
+        Isa::Avx2 => unreachable!("avx2 is only ever detected on x86-64"),
+        Isa::Scalar => scalar::matmul(weights, rows, acts, out),
+    }
+}

@@ -1,1 +1,129 @@
-//! To be written.
+//! The networks: what a file holds, its weights, and the forward pass.
+
+mod architecture;
+mod attention;
+mod hyperparameters;
+mod operators;
+mod rope;
+mod session;
+mod weights;
+
+pub use architecture::{Architecture, Gate, Rotation};
+pub use hyperparameters::{Hyperparameters, LayerShape, Rope, Yarn};
+pub use session::{BATCH_TOKENS_MAX, Logits, Session};
+
+use crate::error::{EngineError, Result};
+use crate::gguf::{Gguf, LoadMode};
+use crate::kernels::Isa;
+use crate::tokenizer::Tokenizer;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use weights::Weights;
+
+/// How a model is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct LoadOptions {
+    /// Map the file (`true`) or read it into anonymous memory.
+    pub mmap: bool,
+    /// Instruction set; `None` takes the best that the processor has.
+    pub isa: Option<Isa>,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self { mmap: true, isa: None }
+    }
+}
+
+/// A model, open and checked: shared by any number of sessions.
+pub struct Model {
+    gguf: Gguf,
+    hyperparameters: Hyperparameters,
+    tokenizer: Tokenizer,
+    weights: Weights,
+    isa: Isa,
+}
+
+impl Model {
+    /// Opens the file, or the set of files that `path` is one of. Errors are model errors that name the key, tensor or
+    /// offset, or system errors of reading.
+    pub fn load(path: &Path, options: &LoadOptions) -> Result<Self> {
+        let mode = if options.mmap { LoadMode::Map } else { LoadMode::Read };
+        let gguf = Gguf::open(path, mode)?;
+        let in_file = |e: EngineError| match e.place() {
+            Some(place) => {
+                let place = format!("{}, {place}", path.display());
+                e.at(place)
+            }
+            None => e.at(path.display().to_string()),
+        };
+        let hyperparameters = Hyperparameters::from_metadata(gguf.metadata()).map_err(in_file)?;
+        let tokenizer = Tokenizer::from_metadata(gguf.metadata()).map_err(in_file)?;
+        let weights = Weights::bind(&gguf, &hyperparameters).map_err(in_file)?;
+        if tokenizer.vocab_len() > weights.embedding.rows {
+            return Err(in_file(EngineError::model(format!(
+                "the tokenizer has {} tokens, the embedding only {} rows",
+                tokenizer.vocab_len(),
+                weights.embedding.rows
+            ))));
+        }
+        let isa = options.isa.unwrap_or_else(Isa::detect);
+        Ok(Self { gguf, hyperparameters, tokenizer, weights, isa })
+    }
+
+    /// The tokenizer that the file carries.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The numbers of the network.
+    pub fn hyperparameters(&self) -> &Hyperparameters {
+        &self.hyperparameters
+    }
+
+    /// Logits of a position: rows of the embedding, at least the tokenizer's vocabulary.
+    pub fn vocab(&self) -> usize {
+        self.weights.embedding.rows
+    }
+
+    /// Bytes of weights, as stored.
+    pub fn weight_bytes(&self) -> u64 {
+        self.gguf.weight_bytes()
+    }
+
+    /// Number of weights.
+    pub fn parameters(&self) -> u64 {
+        self.gguf.tensors().iter().map(elements).sum()
+    }
+
+    /// The type that holds most of the weights, for instance `Q4_K`.
+    pub fn dominant_type(&self) -> &'static str {
+        let mut by_type = BTreeMap::new();
+        for tensor in self.gguf.tensors() {
+            *by_type.entry(tensor.tensor_type.name()).or_insert(0u64) += elements(tensor);
+        }
+        by_type.into_iter().max_by_key(|&(_, n)| n).map_or("none", |(name, _)| name)
+    }
+
+    /// The model's files, in order.
+    pub fn files(&self) -> &[PathBuf] {
+        self.gguf.files()
+    }
+
+    /// The file itself: its metadata and tensors.
+    pub fn gguf(&self) -> &Gguf {
+        &self.gguf
+    }
+
+    /// Instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+fn elements(tensor: &crate::gguf::TensorInfo) -> u64 {
+    tensor.shape.iter().product()
+}
+
+#[cfg(test)]
+mod tests;

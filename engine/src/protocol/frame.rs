@@ -11,7 +11,8 @@ use serde_json::value::RawValue;
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// A record with its place in the journal.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct Framed {
     /// Position in the journal, from 0.
     pub seq: u64,

@@ -136,9 +136,10 @@ pub enum Step {
         #[serde(default = "one")]
         repetitions: u32,
     },
-    /// Generate exactly `decode-tokens` tokens at depth `at-depth` (tokens really in the cache, prefilled unmeasured).
+    /// Generate exactly `decode-tokens` tokens at depth `at-depth` (tokens really in the cache, prefilled unmeasured; at
+    /// depth 0 the cache is empty and a single token of prompt starts the generation).
     /// Yields `decode-tps@D`, `itl-p50-ms@D`, `itl-p95-ms@D`, `itl-p99-ms@D`, `itl-max-ms@D`, D = depth, and the raw
-    /// token times. End-of-generation tokens are recorded, not obeyed.
+    /// token times. Percentiles by nearest rank. End-of-generation tokens are recorded, not obeyed.
     Decode {
         /// Tokens to generate.
         decode_tokens: u32,
@@ -160,9 +161,11 @@ pub enum Step {
         decode_tokens: u32,
     },
     /// Greedy generation must reproduce recorded tokens. Yields `golden-match-ratio` (share of cases whose tokens are
-    /// all equal); below 1 the cell's other samples are INVALID with `golden-tokens-differ`.
+    /// all equal); below 1 each of the cell's other samples is INVALID with `golden-tokens-differ`. To be able to say so,
+    /// a cell with golden cases reports its samples only after its last golden step.
     Golden {
         /// The cases recorded for this model; empty when none are known for it, which yields no sample.
+        #[serde(default)]
         cases: Vec<GoldenCase>,
     },
 }

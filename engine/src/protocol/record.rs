@@ -122,6 +122,8 @@ pub enum ReasonCode {
     Interrupted,
     /// The value is not a finite number.
     NotFinite,
+    /// A cold load was asked for, but the model could not be evicted from the page cache.
+    CacheNotEvicted,
 }
 
 impl ReasonCode {
@@ -146,6 +148,7 @@ impl ReasonCode {
             Self::Timeout => "timeout",
             Self::Interrupted => "interrupted",
             Self::NotFinite => "not-finite",
+            Self::CacheNotEvicted => "cache-not-evicted",
         }
     }
 }
@@ -164,7 +167,8 @@ pub struct SampleRecord {
     pub repetition: u32,
     /// Metric with its qualifier, for instance `decode-tps@2048`.
     pub metric: String,
-    /// The value; `None` when `validity` says why there is none.
+    /// The value; `None` when `validity` says why there is none. A value that is not to be believed may still be given,
+    /// so that raw data are kept.
     pub value: Option<Finite>,
     /// Whether it may be believed.
     pub validity: Validity,

@@ -1,11 +1,131 @@
-//! To be written.
+//! `farmhand generate`: text on stdout as it comes, timings on stderr.
 
-use super::args::{Args, Verb};
+use super::args::{Args, Flag, Verb};
 use crate::error::{EngineError, Result};
+use crate::generate::{Continue, GenerateOptions, Generation, generate};
+use crate::model::{LoadOptions, Model, Session};
+use crate::protocol::{EngineConfig, KvType};
+use crate::sampler::Sampler;
+use crate::tokenizer::StreamDecoder;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
 
 /// `farmhand generate`.
-pub const VERB: Verb = Verb { name: "generate", summary: "", positional: "", flags: &[], run };
+pub const VERB: Verb = Verb {
+    name: "generate",
+    summary: "continue a prompt: text on stdout, timings on stderr",
+    positional: "",
+    flags: &[
+        Flag { names: &["-m", "--model"], value: Some("FILE"), help: "model (GGUF)" },
+        Flag { names: &["-p", "--prompt"], value: Some("TEXT"), help: "prompt; `-` reads stdin" },
+        Flag { names: &["-n", "--n-predict"], value: Some("N"), help: "tokens to generate at most (128)" },
+        Flag {
+            names: &["-c", "--ctx-size"],
+            value: Some("N"),
+            help: "context, in tokens (prompt and -n, if longer than 4096)",
+        },
+        Flag {
+            names: &["-t", "--threads"],
+            value: Some("N"),
+            help: "worker threads; 0 takes the performance cores (0)",
+        },
+        Flag { names: &["--temp"], value: Some("X"), help: "temperature; 0 is greedy (0)" },
+        Flag { names: &["--top-k"], value: Some("N"), help: "sample among the N likeliest; 0 is all (40)" },
+        Flag { names: &["--top-p"], value: Some("X"), help: "sample among the likeliest that sum up to X (0.95)" },
+        Flag {
+            names: &["--min-p"],
+            value: Some("X"),
+            help: "drop what is less likely than X times the likeliest (0.05)",
+        },
+        Flag { names: &["--seed"], value: Some("N"), help: "seed of sampling (0)" },
+        Flag { names: &["--special"], value: None, help: "read special tokens in the prompt as such, and print them" },
+        Flag { names: &["--ignore-eos"], value: None, help: "go on after an end-of-generation token" },
+        Flag { names: &["--no-mmap"], value: None, help: "read the model into memory instead of mapping it" },
+    ],
+    run,
+};
 
-fn run(_args: &Args) -> Result<u8> {
-    Err(EngineError::usage("not built yet"))
+const CONTEXT_TOKENS: usize = 4096;
+
+fn run(args: &Args) -> Result<u8> {
+    let path = Path::new(args.require("--model")?);
+    let prompt = read_prompt(args.require("--prompt")?)?;
+    let options = GenerateOptions { tokens_max: args.number("--n-predict", 128)?, obey_eog: !args.has("--ignore-eos") };
+    let mut sampler = sampler(args)?;
+    let threads = args.number("--threads", 0)?;
+    let special = args.has("--special");
+
+    let model = Arc::new(Model::load(path, &LoadOptions { mmap: !args.has("--no-mmap"), isa: None })?);
+    let ids = model.tokenizer().encode(&prompt, true, special);
+    let needed = ids.len().saturating_add(options.tokens_max);
+    let context_tokens = args.number("--ctx-size", u32::try_from(needed.max(CONTEXT_TOKENS)).unwrap_or(u32::MAX))?;
+    let config = EngineConfig { threads, context_tokens, kv_type: KvType::F16, mmap: !args.has("--no-mmap") };
+    let mut session = Session::new(Arc::clone(&model), &config)?;
+
+    let mut decoder = StreamDecoder::new(model.tokenizer());
+    let mut stdout = std::io::stdout().lock();
+    let mut failed = None;
+    let mut emit = |text: &str| match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Continue::Yes,
+        Err(e) => {
+            failed = Some(e);
+            Continue::No
+        }
+    };
+    let generation = generate(&mut session, &ids, options, &mut sampler, &mut |id, _| {
+        if model.tokenizer().is_eog(id) && !special { Continue::Yes } else { emit(&decoder.push(id)) }
+    })?;
+    emit(&decoder.finish());
+    emit("\n");
+    match failed {
+        // the reader has seen enough
+        Some(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(0),
+        Some(e) => return Err(EngineError::io("cannot write to stdout", &e)),
+        None => {}
+    }
+    if !generation.logits_finite {
+        return Err(EngineError::model("logits are not finite numbers").at(path.display().to_string()));
+    }
+    eprintln!("{}", timings(&session, ids.len(), &generation));
+    Ok(0)
+}
+
+fn read_prompt(given: &str) -> Result<String> {
+    if given != "-" {
+        return Ok(given.to_owned());
+    }
+    std::io::read_to_string(std::io::stdin()).map_err(|e| EngineError::io("cannot read the prompt from stdin", &e))
+}
+
+fn sampler(args: &Args) -> Result<Sampler> {
+    let temperature: f32 = args.number("--temp", 0.0)?;
+    if !temperature.is_finite() || temperature < 0.0 {
+        return Err(EngineError::usage(format!("a temperature of {temperature} makes no sense")));
+    }
+    let (top_k, top_p, min_p) =
+        (args.number("--top-k", 40)?, args.number("--top-p", 0.95)?, args.number("--min-p", 0.05)?);
+    Ok(match temperature {
+        0.0 => Sampler::greedy(),
+        _ => Sampler::seeded(args.number("--seed", 0)?, temperature, top_k, top_p, min_p),
+    })
+}
+
+fn timings(session: &Session, prompt_tokens: usize, generation: &Generation) -> String {
+    let prefill_ms = generation.prefill.as_secs_f64() * 1e3;
+    let decode = match generation.decode_tps() {
+        Some(tps) => format!("{tps:.2} token/s"),
+        None => "too short to time".to_owned(),
+    };
+    format!(
+        "prefill: {prompt_tokens} tokens in {prefill_ms:.1} ms, {:.2} token/s\n\
+         decode:  {} tokens, {decode}\n\
+         {} on {} threads, kv cache {} bytes, scratch {} bytes",
+        prompt_tokens as f64 / generation.prefill.as_secs_f64(),
+        generation.ids.len(),
+        session.isa().name(),
+        session.threads_effective(),
+        session.kv_bytes(),
+        session.scratch_bytes(),
+    )
 }

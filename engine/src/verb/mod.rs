@@ -6,6 +6,7 @@ mod bench;
 mod exec;
 mod generate;
 mod hash;
+mod json;
 mod lease;
 mod logits;
 mod perplexity;

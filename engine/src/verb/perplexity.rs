@@ -1,11 +1,70 @@
-//! To be written.
+//! `farmhand perplexity`: one JSON object on stdout.
 
-use super::args::{Args, Verb};
-use crate::error::{EngineError, Result};
+use super::args::{Args, Flag, Verb};
+use crate::error::{EngineError, ErrorKind, Result};
+use crate::model::{LoadOptions, Model, Session};
+use crate::protocol::EngineConfig;
+use crate::quality::{Window, perplexity, read_ids};
+use std::path::Path;
+use std::sync::Arc;
 
 /// `farmhand perplexity`.
-pub const VERB: Verb = Verb { name: "perplexity", summary: "", positional: "", flags: &[], run };
+pub const VERB: Verb = Verb {
+    name: "perplexity",
+    summary: "how well a model predicts the given ids, as JSON",
+    positional: "",
+    flags: &[
+        Flag { names: &["-m", "--model"], value: Some("FILE"), help: "model (GGUF)" },
+        Flag {
+            names: &["--ids"],
+            value: Some("FILE"),
+            help: "token ids: a JSON array, or numbers between blanks or commas",
+        },
+        Flag {
+            names: &["-c", "--ctx-size"],
+            value: Some("N"),
+            help: "chunks of N tokens, second halves scored; 0 is one window over all (512)",
+        },
+        Flag {
+            names: &["-t", "--threads"],
+            value: Some("N"),
+            help: "worker threads; 0 takes the performance cores (0)",
+        },
+    ],
+    run,
+};
 
-fn run(_args: &Args) -> Result<u8> {
-    Err(EngineError::usage("not built yet"))
+fn run(args: &Args) -> Result<u8> {
+    let path = Path::new(args.require("--model")?);
+    let ids = read_ids(Path::new(args.require("--ids")?))?;
+    let window = match args.number("--ctx-size", 512)? {
+        0 => Window::Whole,
+        size => Window::Chunks(size),
+    };
+    let threads = args.number("--threads", 0)?;
+    let model = Arc::new(Model::load(path, &LoadOptions::default())?);
+    let context = match window {
+        Window::Whole => ids.len(),
+        Window::Chunks(size) => size.min(ids.len()),
+    };
+    let context_tokens = u32::try_from(context).unwrap_or(u32::MAX);
+    let mut session = Session::new(model, &EngineConfig { threads, context_tokens, ..EngineConfig::default() })?;
+    let found = perplexity(&mut session, &ids, window).map_err(|e| match e.kind() {
+        ErrorKind::Model => e.at(path.display().to_string()),
+        _ => e,
+    })?;
+    if !found.ppl().is_finite() {
+        return Err(EngineError::model("perplexity is beyond what a number holds").at(path.display().to_string()));
+    }
+    println!(
+        "{}",
+        serde_json::json!({
+            "ppl": found.ppl(),
+            "ppl_error": found.ppl_error(),
+            "nll_mean": found.nll_mean,
+            "scored_tokens": found.nll.len(),
+            "window_tokens": context,
+        })
+    );
+    Ok(0)
 }

@@ -1,0 +1,311 @@
+//! How each block format unpacks into groups of 32 codes.
+
+use crate::quant::scale_min_6bit;
+use half::f16;
+use std::arch::x86_64::*;
+
+/// Scales and offsets of a block's groups (or half groups); unused places are zero.
+pub(super) struct Head {
+    pub scales: [f32; 16],
+    pub offsets: [f32; 16],
+}
+
+/// A block format as groups of 32 codes.
+pub(super) trait Format {
+    /// Bytes of a block.
+    const BYTES: usize;
+    /// Groups of 32 in a block.
+    const GROUPS: usize;
+    /// Whether the halves of a group have scales of their own.
+    const HALVES: bool = false;
+    /// Whether codes are signed.
+    const SIGNED: bool = false;
+    /// Whether anything is taken off.
+    const OFFSET: bool = true;
+
+    /// Scales and offsets: `value = scale x code - offset`.
+    fn head(block: &[u8]) -> Head;
+
+    /// Codes of group `g`, in element order.
+    ///
+    /// # Safety
+    /// The processor has AVX2, FMA and F16C; `block` has [`Format::BYTES`] bytes and `g` is below [`Format::GROUPS`].
+    unsafe fn codes(block: &[u8], g: usize) -> __m256i;
+}
+
+pub(super) struct Q4_0;
+pub(super) struct Q4_1;
+pub(super) struct Q5_0;
+pub(super) struct Q5_1;
+pub(super) struct Q8_0;
+pub(super) struct Q2K;
+pub(super) struct Q3K;
+pub(super) struct Q4K;
+pub(super) struct Q5K;
+pub(super) struct Q6K;
+
+#[inline(always)]
+fn half_at(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+#[inline(always)]
+fn single(scale: f32, offset: f32) -> Head {
+    let mut head = Head { scales: [0.0; 16], offsets: [0.0; 16] };
+    head.scales[0] = scale;
+    head.offsets[0] = offset;
+    head
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn load_16(at: *const u8) -> __m128i {
+    // SAFETY: the caller gives 16 readable bytes.
+    unsafe { _mm_loadu_si128(at.cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn load_32(at: *const u8) -> __m256i {
+    // SAFETY: the caller gives 32 readable bytes.
+    unsafe { _mm256_loadu_si256(at.cast()) }
+}
+
+/// 16 bytes of nibbles: low ones are elements 0 to 15, high ones 16 to 31.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn nibbles(at: *const u8) -> __m256i {
+    // SAFETY: the caller gives 16 readable bytes.
+    let bytes = unsafe { load_16(at) };
+    let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
+    _mm256_and_si256(both, _mm256_set1_epi8(15))
+}
+
+/// Bit j of `bits` becomes 16 in byte j.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn spread_fifth(bits: u32) -> __m256i {
+    let all = _mm256_set1_epi32(bits as i32);
+    let which = _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+    let byte = _mm256_shuffle_epi8(all, which);
+    let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201u64 as i64);
+    let set = _mm256_cmpeq_epi8(_mm256_and_si256(byte, bit), bit);
+    _mm256_and_si256(set, _mm256_set1_epi8(16))
+}
+
+#[inline(always)]
+fn word_at(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+}
+
+impl Format for Q4_0 {
+    const BYTES: usize = 18;
+    const GROUPS: usize = 1;
+    #[inline(always)]
+    fn head(block: &[u8]) -> Head {
+        let scale = half_at(block, 0);
+        single(scale, 8.0 * scale)
+    }
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn codes(block: &[u8], _: usize) -> __m256i {
+        // SAFETY: the block has 18 bytes.
+        unsafe { nibbles(block.as_ptr().add(2)) }
+    }
+}
+
+impl Format for Q4_1 {
+    const BYTES: usize = 20;
+    const GROUPS: usize = 1;
+    #[inline(always)]
+    fn head(block: &[u8]) -> Head {
+        single(half_at(block, 0), -half_at(block, 2))
+    }
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn codes(block: &[u8], _: usize) -> __m256i {
+        // SAFETY: the block has 20 bytes.
+        unsafe { nibbles(block.as_ptr().add(4)) }
+    }
+}
+
+impl Format for Q5_0 {
+    const BYTES: usize = 22;
+    const GROUPS: usize = 1;
+    #[inline(always)]
+    fn head(block: &[u8]) -> Head {
+        let scale = half_at(block, 0);
+        single(scale, 16.0 * scale)
+    }
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn codes(block: &[u8], _: usize) -> __m256i {
+        // SAFETY: the block has 22 bytes.
+        _mm256_or_si256(unsafe { nibbles(block.as_ptr().add(6)) }, spread_fifth(word_at(block, 2)))
+    }
+}
+
+impl Format for Q5_1 {
+    const BYTES: usize = 24;
+    const GROUPS: usize = 1;
+    #[inline(always)]
+    fn head(block: &[u8]) -> Head {
+        single(half_at(block, 0), -half_at(block, 2))
+    }
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn codes(block: &[u8], _: usize) -> __m256i {
+        // SAFETY: the block has 24 bytes.
+        _mm256_or_si256(unsafe { nibbles(block.as_ptr().add(8)) }, spread_fifth(word_at(block, 4)))
+    }
+}
+
+impl Format for Q8_0 {
+    const BYTES: usize = 34;
+    const GROUPS: usize = 1;
+    const SIGNED: bool = true;
+    const OFFSET: bool = false;
+    #[inline(always)]
+    fn head(block: &[u8]) -> Head {
+        single(half_at(block, 0), 0.0)
+    }
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn codes(block: &[u8], _: usize) -> __m256i {
+        // SAFETY: the block has 34 bytes.
+        unsafe { load_32(block.as_ptr().add(2)) }
+    }
+}
+
+/// Scales and minimums of Q4_K and Q5_K.
+#[inline(always)]
+fn six_bit_head(block: &[u8]) -> Head {
+    let (scale, min) = (half_at(block, 0), half_at(block, 2));
+    let mut head = Head { scales: [0.0; 16], offsets: [0.0; 16] };
+    for j in 0..8 {
+        let (s, m) = scale_min_6bit(&block[4..16], j);
+        head.scales[j] = scale * f32::from(s);
+        head.offsets[j] = min * f32::from(m);
+    }
+    head
+}
+
+/// Nibbles of group `g` of Q4_K and Q5_K: two groups share 32 bytes, the even one in the low nibbles.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn paired_nibbles(at: *const u8, g: usize) -> __m256i {
+    // SAFETY: the caller gives 128 readable bytes and g below 8.
+    let bytes = unsafe { load_32(at.add(g / 2 * 32)) };
+    let bytes = if g % 2 == 1 { _mm256_srli_epi16::<4>(bytes) } else { bytes };
+    _mm256_and_si256(bytes, _mm256_set1_epi8(15))
+}
+
+impl Format for Q4K {
+    const BYTES: usize = 144;
+    const GROUPS: usize = 8;
+    #[inline(always)]
+    fn head(block: &[u8]) -> Head {
+        six_bit_head(block)
+    }
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn codes(block: &[u8], g: usize) -> __m256i {
+        // SAFETY: the block has 144 bytes, g is below 8.
+        unsafe { paired_nibbles(block.as_ptr().add(16), g) }
+    }
+}
+
+impl Format for Q5K {
+    const BYTES: usize = 176;
+    const GROUPS: usize = 8;
+    #[inline(always)]
+    fn head(block: &[u8]) -> Head {
+        six_bit_head(block)
+    }
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn codes(block: &[u8], g: usize) -> __m256i {
+        // SAFETY: the block has 176 bytes, g is below 8.
+        let (low, high) = unsafe { (paired_nibbles(block.as_ptr().add(48), g), load_32(block.as_ptr().add(16))) };
+        let bit = _mm256_set1_epi8((1u8 << g) as i8);
+        let set = _mm256_cmpeq_epi8(_mm256_and_si256(high, bit), bit);
+        _mm256_or_si256(low, _mm256_and_si256(set, _mm256_set1_epi8(16)))
+    }
+}
+
+/// 2-bit codes of group `g` of Q2_K and Q3_K: 32 bytes hold four groups, one a pair of bits.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn two_bit_plane(at: *const u8, g: usize) -> __m256i {
+    // SAFETY: the caller gives 64 readable bytes and g below 8.
+    let bytes = unsafe { load_32(at.add(g / 4 * 32)) };
+    let shifted = _mm256_srl_epi16(bytes, _mm_cvtsi32_si128(2 * (g % 4) as i32));
+    _mm256_and_si256(shifted, _mm256_set1_epi8(3))
+}
+
+impl Format for Q2K {
+    const BYTES: usize = 84;
+    const GROUPS: usize = 8;
+    const HALVES: bool = true;
+    #[inline(always)]
+    fn head(block: &[u8]) -> Head {
+        let (scale, min) = (half_at(block, 80), half_at(block, 82));
+        Head {
+            scales: std::array::from_fn(|i| scale * f32::from(block[i] & 15)),
+            offsets: std::array::from_fn(|i| min * f32::from(block[i] >> 4)),
+        }
+    }
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn codes(block: &[u8], g: usize) -> __m256i {
+        // SAFETY: the block has 84 bytes, g is below 8.
+        unsafe { two_bit_plane(block.as_ptr().add(16), g) }
+    }
+}
+
+impl Format for Q3K {
+    const BYTES: usize = 110;
+    const GROUPS: usize = 8;
+    const HALVES: bool = true;
+    #[inline(always)]
+    fn head(block: &[u8]) -> Head {
+        let scale = half_at(block, 108);
+        let scales = crate::quant::q3_k_scales(&block[96..108]).map(|s| scale * f32::from(s));
+        Head { scales, offsets: scales.map(|s| 4.0 * s) }
+    }
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn codes(block: &[u8], g: usize) -> __m256i {
+        // SAFETY: the block has 110 bytes, g is below 8.
+        let (low, mask) = unsafe { (two_bit_plane(block.as_ptr().add(32), g), load_32(block.as_ptr())) };
+        let bit = _mm256_set1_epi8((1u8 << g) as i8);
+        let set = _mm256_cmpeq_epi8(_mm256_and_si256(mask, bit), bit);
+        _mm256_or_si256(low, _mm256_and_si256(set, _mm256_set1_epi8(4)))
+    }
+}
+
+impl Format for Q6K {
+    const BYTES: usize = 210;
+    const GROUPS: usize = 8;
+    const HALVES: bool = true;
+    #[inline(always)]
+    fn head(block: &[u8]) -> Head {
+        let scale = half_at(block, 208);
+        let scales: [f32; 16] = std::array::from_fn(|i| scale * f32::from(block[192 + i] as i8));
+        Head { scales, offsets: scales.map(|s| 32.0 * s) }
+    }
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn codes(block: &[u8], g: usize) -> __m256i {
+        let (part, row) = (g / 4, g % 4);
+        // SAFETY: the block has 210 bytes: 128 of low nibbles, then 64 of high pairs; g is below 8.
+        let (low, high) = unsafe {
+            (load_32(block.as_ptr().add(part * 64 + row % 2 * 32)), load_32(block.as_ptr().add(128 + part * 32)))
+        };
+        let low = if row >= 2 { _mm256_srli_epi16::<4>(low) } else { low };
+        let low = _mm256_and_si256(low, _mm256_set1_epi8(15));
+        let high = _mm256_srl_epi16(high, _mm_cvtsi32_si128(2 * row as i32));
+        let high = _mm256_slli_epi16::<4>(_mm256_and_si256(high, _mm256_set1_epi8(3)));
+        _mm256_or_si256(low, high)
+    }
+}

@@ -1,0 +1,146 @@
+//! Every kernel agrees with the scalar specification.
+
+use super::*;
+use proptest::prelude::*;
+
+/// Random blocks with sane scales: noise everywhere, then the half-precision fields set to small numbers.
+fn noise_row(tensor_type: TensorType, cols: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32
+    };
+    let mut bytes: Vec<u8> = (0..tensor_type.row_bytes(cols).unwrap()).map(|_| next() as u8).collect();
+    let halves: &[usize] = match tensor_type {
+        TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 => &[0],
+        TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4K | TensorType::Q5K => &[0, 2],
+        TensorType::Q2K => &[80, 82],
+        TensorType::Q3K => &[108],
+        TensorType::Q6K => &[208],
+        TensorType::F16 => &[0],
+        TensorType::F32 | TensorType::Bf16 => &[],
+    };
+    for block in bytes.chunks_exact_mut(tensor_type.block_bytes()) {
+        let x = (next() % 2000) as f32 / 1000.0 - 1.0;
+        for at in halves {
+            block[*at..at + 2].copy_from_slice(&half::f16::from_f32(x * 0.1).to_le_bytes());
+        }
+        match tensor_type {
+            TensorType::F32 => block.copy_from_slice(&x.to_le_bytes()),
+            TensorType::Bf16 => block.copy_from_slice(&half::bf16::from_f32(x).to_le_bytes()),
+            _ => {}
+        }
+    }
+    bytes
+}
+
+/// Products of both forms, and the sum of magnitudes that the bound is relative to.
+fn both(
+    tensor_type: TensorType,
+    rows: usize,
+    cols: usize,
+    n: usize,
+    x: &[f32],
+    seed: u64,
+) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+    let data: Vec<u8> =
+        (0..rows).flat_map(|r| noise_row(tensor_type, cols, seed.wrapping_add(r as u64 * 7919))).collect();
+    let weights = WeightRows { tensor_type, cols, data: &data };
+    let mut acts = Activations::new(cols, n);
+    let run = |isa: Isa, acts: &Activations| {
+        let mut out = vec![f32::NAN; rows * n];
+        matmul(isa, weights, 0..rows, acts, SharedOut::over(&mut out, rows));
+        out
+    };
+    acts.fill(Isa::Scalar, activation_format(tensor_type), x, n, cols);
+    let expected = run(Isa::Scalar, &acts);
+    let mut magnitude = vec![0.0; rows * n];
+    let mut row_values = vec![0.0; cols];
+    for r in 0..rows {
+        crate::quant::dequantise_row(tensor_type, weights.row(r), &mut row_values);
+        for c in 0..n {
+            magnitude[c * rows + r] = row_values.iter().zip(&x[c * cols..]).map(|(w, x)| (w * x).abs()).sum();
+        }
+    }
+    acts.fill(Isa::detect(), activation_format(tensor_type), x, n, cols);
+    (expected, run(Isa::detect(), &acts), magnitude)
+}
+
+/// Stated bound: f32 rounding of a sum of this many terms, against the sum of their magnitudes, plus the offsets' part.
+const BOUND: f32 = 2e-4;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn the_detected_kernels_agree_with_the_specification(
+        blocks in 1usize..5, rows in 1usize..6, n in 1usize..12, spread in 0.01f32..100.0, seed in any::<u64>(),
+    ) {
+        for tensor_type in TensorType::ALL {
+            let cols = match tensor_type.block_elements() { 1 => blocks * 37, e => blocks * e };
+            let mut state = seed | 1;
+            let x: Vec<f32> = (0..n * cols).map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                ((state >> 40) as f32 / (1 << 23) as f32 - 1.0) * spread
+            }).collect();
+            let (expected, got, magnitude) = both(tensor_type, rows, cols, n, &x, seed);
+            for ((e, g), m) in expected.iter().zip(&got).zip(&magnitude) {
+                // offsets cancel against codes, so the terms that are added are larger than the products
+                prop_assert!((e - g).abs() <= BOUND * (m * 8.0 + spread), "{tensor_type} {rows}x{cols} n {n}: {e} != {g}");
+            }
+        }
+    }
+}
+
+#[test]
+fn extreme_codes_do_not_saturate() {
+    // every code at its largest and every activation at 127: the largest 16-bit sums that can occur
+    for tensor_type in TensorType::ALL.into_iter().filter(|t| t.block_elements() > 1) {
+        let cols = 256;
+        for fill in [0x00u8, 0x7f, 0x80, 0xff] {
+            let mut data = vec![fill; tensor_type.row_bytes(cols).unwrap()];
+            for block in data.chunks_exact_mut(tensor_type.block_bytes()) {
+                let halves: &[usize] = match tensor_type {
+                    TensorType::Q2K => &[80, 82],
+                    TensorType::Q3K => &[108],
+                    TensorType::Q6K => &[208],
+                    TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 => &[0],
+                    _ => &[0, 2],
+                };
+                for at in halves {
+                    block[*at..at + 2].copy_from_slice(&half::f16::ONE.to_le_bytes());
+                }
+            }
+            for sign in [1.0f32, -1.0] {
+                let x = vec![sign; cols * 5];
+                let weights = WeightRows { tensor_type, cols, data: &data };
+                let mut acts = Activations::new(cols, 5);
+                acts.fill(Isa::detect(), activation_format(tensor_type), &x, 5, cols);
+                let (mut fast, mut slow) = (vec![0.0; 5], vec![0.0; 5]);
+                matmul(Isa::detect(), weights, 0..1, &acts, SharedOut::over(&mut fast, 1));
+                matmul(Isa::Scalar, weights, 0..1, &acts, SharedOut::over(&mut slow, 1));
+                for (f, s) in fast.iter().zip(&slow) {
+                    assert!((f - s).abs() <= s.abs() * 1e-4 + 2.0, "{tensor_type} {fill:#x} {sign}: {f} != {s}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_activation_that_is_not_finite_shows_in_the_product() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for isa in [Isa::Scalar, Isa::detect()] {
+            for tensor_type in TensorType::ALL {
+                let data = noise_row(tensor_type, 256, 3);
+                let mut x = vec![0.5; 256];
+                x[17] = bad;
+                let mut acts = Activations::new(256, 1);
+                acts.fill(isa, activation_format(tensor_type), &x, 1, 256);
+                let mut out = [0.0];
+                let weights = WeightRows { tensor_type, cols: 256, data: &data };
+                matmul(isa, weights, 0..1, &acts, SharedOut::over(&mut out, 1));
+                assert!(!out[0].is_finite(), "{tensor_type} {isa:?} {bad}: {}", out[0]);
+            }
+        }
+    }
+}

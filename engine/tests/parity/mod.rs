@@ -1,0 +1,108 @@
+//! What the parity tests share: finding models and known answers, and comparing logits.
+#![allow(dead_code)] // each test binary uses its part
+
+use farmgate_engine::kernels::Isa;
+use farmgate_engine::model::{LoadOptions, Logits, Model, Session};
+use farmgate_engine::protocol::{EngineConfig, KvType};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The known answers of one file in `tests/data/parity`.
+pub fn known_answers(file: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/parity").join(file);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Where a model is: committed test data, `$FARMGATE_MODELS`, or `models/` of the workspace. Says so when nowhere.
+pub fn find_model(test: &str, file: &str) -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let fetched = std::env::var_os("FARMGATE_MODELS").map_or_else(|| root.join("models"), PathBuf::from);
+    let found = [root.join("tests/data/models"), fetched].into_iter().map(|d| d.join(file)).find(|p| p.is_file());
+    if found.is_none() {
+        eprintln!("SKIP {test}: {file} is not here (set FARMGATE_MODELS to the folder of fetched models)");
+    }
+    found
+}
+
+/// Scalar, and what this processor has beyond it.
+pub fn isas() -> Vec<Isa> {
+    let best = Isa::detect();
+    if best == Isa::Scalar { vec![Isa::Scalar] } else { vec![Isa::Scalar, best] }
+}
+
+/// A session with all the threads that the device would choose.
+pub fn open(path: &Path, isa: Option<Isa>, context_tokens: usize) -> Session {
+    let model = Model::load(path, &LoadOptions { mmap: true, isa }).unwrap_or_else(|e| panic!("{e}"));
+    let config = EngineConfig { threads: 0, context_tokens: context_tokens as u32, kv_type: KvType::F16, mmap: true };
+    Session::new(Arc::new(model), &config).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A JSON array of token ids.
+pub fn ids(value: &Value) -> Vec<u32> {
+    let array = value.as_array().expect("an array of ids");
+    array.iter().map(|v| u32::try_from(v.as_u64().expect("an id")).expect("an id")).collect()
+}
+
+/// A JSON array of numbers.
+pub fn floats(value: &Value) -> Vec<f32> {
+    value.as_array().expect("an array of numbers").iter().map(|v| v.as_f64().expect("a number") as f32).collect()
+}
+
+/// The largest difference of two rows of logits, and where it is.
+pub fn largest_difference(ours: &[f32], theirs: &[f32]) -> (f32, usize) {
+    assert_eq!(ours.len(), theirs.len());
+    let differences = ours.iter().zip(theirs).map(|(a, b)| if a.is_nan() { f32::INFINITY } else { (a - b).abs() });
+    differences.zip(0..).fold((0.0, 0), |worst, (d, i)| if d > worst.0 { (d, i) } else { worst })
+}
+
+/// Index of the largest logit.
+pub fn argmax(row: &[f32]) -> u32 {
+    farmgate_engine::kernels::vector::argmax(Isa::Scalar, row) as u32
+}
+
+/// One recorded step: `[id, logit, second id, second logit]`.
+pub struct Step {
+    pub id: u32,
+    pub margin: f32,
+}
+
+/// The recorded steps of a case.
+pub fn steps(value: &Value) -> Vec<Step> {
+    let all = value.as_array().expect("an array of steps");
+    all.iter()
+        .map(|step| {
+            let at = |i: usize| step[i].as_f64().expect("a number");
+            Step { id: at(0) as u32, margin: (at(1) - at(3)) as f32 }
+        })
+        .collect()
+}
+
+/// Teacher-forces `prompt` and then `generated`, and demands the recorded choice wherever its margin exceeds
+/// `margin_min`. Returns the logits after the prompt and the number of steps compared.
+pub fn teacher_force(
+    session: &mut Session,
+    what: &str,
+    prompt: &[u32],
+    generated: &[u32],
+    steps: &[Step],
+    margin_min: f32,
+) -> (Vec<f32>, usize) {
+    assert_eq!(generated.len(), steps.len());
+    session.clear();
+    let first = session.forward(prompt, Logits::Last).unwrap().to_vec();
+    let vocab = first.len();
+    let mut rows = first.clone();
+    rows.extend_from_slice(session.forward(&generated[..generated.len() - 1], Logits::All).unwrap());
+    let mut compared = 0;
+    for (i, (row, step)) in rows.chunks_exact(vocab).zip(steps).enumerate() {
+        assert_eq!(step.id, generated[i], "{what}: the recording disagrees with itself at step {i}");
+        if step.margin > margin_min {
+            let ours = argmax(row);
+            assert_eq!(ours, step.id, "{what}: step {i}, recorded margin {}", step.margin);
+            compared += 1;
+        }
+    }
+    (first, compared)
+}

@@ -1,0 +1,66 @@
+use super::*;
+use serde_json::Value;
+use std::path::Path;
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+fn shipped() -> Catalogue {
+    Catalogue::load(&Folders::under(Path::new("/nonexistent/project"))).expect("the built-in files load")
+}
+
+#[test]
+fn the_scenarios_that_ship_load_without_a_project() {
+    let catalogue = shipped();
+    let names: Vec<&str> = catalogue.scenarios().iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(names, ["cold-start", "latency", "smoke"]);
+    let latency = catalogue.find("latency").unwrap();
+    assert!(matches!(latency.steps[1], Step::WarmUp { .. }), "warm-up comes before anything that is measured");
+    let prompts: Vec<u32> = latency
+        .steps
+        .iter()
+        .filter_map(|s| match s {
+            Step::Prefill { prompt_tokens, .. } => Some(*prompt_tokens),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(prompts, [128, 512, 2048]);
+    assert!(latency.steps.contains(&Step::Decode { decode_tokens: 128, at_depth: 0, repetitions: 1 }));
+}
+
+#[test]
+fn the_recorded_answers_that_ship_are_those_of_the_parity_file_and_of_the_model_files() {
+    let text = std::fs::read_to_string(format!("{ROOT}/tests/data/parity/tiny-pd-1.3m.json")).unwrap();
+    let parity: Value = serde_json::from_str(&text).unwrap();
+    let catalogue = shipped();
+    for name in ["Q8_0", "Q4_0", "Q4_K_M", "f16"].map(|t| format!("tiny-pd-1.3m-{t}.gguf")) {
+        let path = Path::new(ROOT).join("tests/data/models").join(&name);
+        let sha256 = vec![farmgate_engine::hash::sha256_file(&path).unwrap()];
+        let cases = catalogue.golden_cases(&sha256);
+        assert_eq!(cases.len(), 4, "{name}");
+        for case in cases {
+            let recorded = parity["files"][&name]["cases"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|c| c["name"] == case.name.as_str())
+                .unwrap_or_else(|| panic!("{} is in the parity file", case.name));
+            assert_eq!(recorded["prompt"], case.prompt.as_str());
+            assert_eq!(recorded["prompt_ids"], serde_json::json!(case.prompt_ids));
+            assert_eq!(recorded["generated_ids"], serde_json::json!(case.generated_ids));
+        }
+    }
+}
+
+#[test]
+fn a_model_without_recorded_answers_has_no_cases() {
+    assert!(shipped().golden_cases(&["0".repeat(64)]).is_empty());
+}
+
+#[test]
+fn the_room_a_step_needs_counts_prompt_and_answer() {
+    assert_eq!(tokens_needed(&Step::Prefill { prompt_tokens: 512, repetitions: 3 }), 512);
+    assert_eq!(tokens_needed(&Step::Decode { decode_tokens: 128, at_depth: 0, repetitions: 1 }), 128);
+    assert_eq!(tokens_needed(&Step::Decode { decode_tokens: 128, at_depth: 256, repetitions: 1 }), 383);
+    let huge = Step::WarmUp { prompt_tokens: u32::MAX, decode_tokens: u32::MAX };
+    assert_eq!(tokens_needed(&huge), 2 * u64::from(u32::MAX) - 1);
+}

@@ -93,11 +93,19 @@ pub fn number(value: f64) -> String {
 
 /// A number with its unit; a ratio has none.
 pub fn quantity(value: f64, unit: &str) -> String {
-    if unit.is_empty() { number(value) } else { format!("{} {unit}", number(value)) }
+    if is_unitless(unit) { number(value) } else { format!("{} {unit}", number(value)) }
 }
 
-/// The unit of a metric by the rule that it comes last in the name; empty for ratios and rates.
+/// Whether a unit is not worth a word after a number.
+pub fn is_unitless(unit: &str) -> bool {
+    unit.is_empty() || unit == "ratio"
+}
+
+/// The unit of a metric; of one that is not in the table (an imported one) by the rule that it comes last in the name.
 pub fn unit_of(metric: &str) -> &'static str {
+    if let Some(kind) = crate::metric::find(metric) {
+        return kind.unit;
+    }
     const UNITS: &[(&str, &str)] = &[
         ("-mb-per-h", "MB/h"),
         ("-j-per-token", "J/token"),
@@ -109,7 +117,7 @@ pub fn unit_of(metric: &str) -> &'static str {
         ("-w", "W"),
     ];
     let base = metric.split('@').next().unwrap_or(metric);
-    UNITS.iter().find(|(suffix, _)| base.ends_with(suffix)).map_or("", |(_, unit)| unit)
+    UNITS.iter().find(|(suffix, _)| base.ends_with(suffix)).map_or("ratio", |(_, unit)| unit)
 }
 
 /// A change given as a ratio, in per cent with its sign: 0.95 is `-5.0 %`.
@@ -213,11 +221,12 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_is_read_off_the_end_of_the_name() {
+    fn the_unit_is_that_of_the_table_else_read_off_the_end_of_the_name() {
         assert_eq!(unit_of("decode-tps@2048"), "token/s");
         assert_eq!(unit_of("ttft-ms@cold"), "ms");
         assert_eq!(unit_of("memory-growth-mb-per-h"), "MB/h");
-        assert_eq!(unit_of("golden-match-ratio"), "");
+        assert_eq!(unit_of("golden-match-ratio"), "ratio");
+        assert_eq!(unit_of("imported-thing-tps"), "token/s");
     }
 
     #[test]

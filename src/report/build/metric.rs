@@ -4,6 +4,7 @@ use super::cells::{counts, reason_words};
 use super::rules::{self, is_comparison};
 use super::{Context, worst};
 use crate::gate::{Outcome, RuleOutcome};
+use crate::metric::{self, Direction};
 use crate::report::plot::{ForestPlot, ForestRow, Ink, Plot, StripPlot, StripRow};
 use crate::report::view::{FigureView, MetricView, SeriesView};
 use crate::report::{order, text};
@@ -102,12 +103,13 @@ struct Facts {
 impl Facts {
     fn of(metric: &str) -> Self {
         let unit = text::unit_of(metric);
-        let better = match unit {
-            "token/s" => "higher is better",
-            "ms" | "s" | "MB" | "MB/h" | "J/token" => "lower is better",
-            _ => "",
+        let Some(kind) = metric::find(metric) else { return Self { unit, better: "", summary: "" } };
+        let better = match kind.direction {
+            Direction::HigherIsBetter => "higher is better",
+            Direction::LowerIsBetter => "lower is better",
+            Direction::Neutral => "",
         };
-        Self { unit, better, summary: "" }
+        Self { unit, better, summary: kind.summary }
     }
 }
 
@@ -260,7 +262,7 @@ fn strip_note(m: &Measured, unit: &str) -> String {
     let shown: Vec<String> = medians.into_iter().flatten().map(text::number).collect();
     let mut note = match (shown.is_empty(), unit) {
         (true, _) => "no value".to_owned(),
-        (false, "") => shown.join(" → "),
+        (false, unit) if text::is_unitless(unit) => shown.join(" → "),
         (false, unit) => format!("{} {unit}", shown.join(" → ")),
     };
     if m.missing_count() > 0 {

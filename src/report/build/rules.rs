@@ -98,7 +98,7 @@ fn rule(context: &Context, outcome: &RuleOutcome) -> RuleView {
         true => text::change(value),
         false => text::quantity(value, unit),
     };
-    let bounds = |low: f64, high: f64| match is_comparison(outcome) || unit.is_empty() {
+    let bounds = |low: f64, high: f64| match is_comparison(outcome) || text::is_unitless(unit) {
         true => format!("{} to {}", show(low), show(high)),
         false => format!("{} to {} {unit}", text::number(low), text::number(high)),
     };

@@ -12,7 +12,7 @@ const ROW_PX: u32 = 54;
 /// Samples of one metric on several devices.
 #[derive(Debug, Clone)]
 pub struct StripPlot {
-    /// Unit; empty for ratios.
+    /// Unit.
     pub unit: String,
     /// Whether there is a baseline.
     pub comparison: bool,
@@ -80,7 +80,6 @@ impl StripPlot {
         let log = if x.is_log() { ", logarithmic" } else { "" };
         let name = match (relative, self.unit.as_str()) {
             (true, _) => "% from the device's own median".to_owned(),
-            (false, "") => format!("ratio{log}"),
             (false, unit) => format!("{unit}{log}"),
         };
         let rows = self.rows.len() as f64;

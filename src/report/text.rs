@@ -1,7 +1,7 @@
 //! Words and numbers as people read them. Everything that came from a device goes through [`clean`] or
 //! [`clean_lines`] first: it is data, and it must not move a cursor, turn a line around or break an XML reader.
 
-use farmgate_engine::protocol::ExitCause;
+use farmgate_engine::protocol::{CoreCluster, ExitCause};
 
 /// Most characters of a name that reports show.
 pub const NAME_CHARS_MAX: usize = 96;
@@ -175,6 +175,22 @@ pub fn duration(ms: u64) -> String {
 /// The first twelve digits of a hash.
 pub fn hash_prefix(hash: &str) -> String {
     clean(hash).chars().take(12).collect()
+}
+
+/// Equal cores with their clock and governor.
+pub fn cluster(cluster: &CoreCluster) -> String {
+    let cores: Vec<String> = cluster.cores.iter().take(64).map(u32::to_string).collect();
+    let mut words = cores.join(",");
+    if let Some(khz) = cluster.clock_max_khz {
+        words.push_str(&format!(" at {:.2} GHz", khz as f64 / 1e6));
+    }
+    if let Some(governor) = &cluster.governor {
+        words.push_str(&format!(" ({})", clean(governor)));
+    }
+    if !cluster.offline.is_empty() {
+        words.push_str(&format!(", {} offline", cluster.offline.len()));
+    }
+    words
 }
 
 /// How a child process ended, as a phrase.

@@ -6,7 +6,7 @@ use crate::gate::{RuleOutcome, Severity};
 use crate::report::text;
 use crate::report::view::{DeviceView, FactView};
 use crate::run::DeviceData;
-use farmgate_engine::protocol::{CoreCluster, Fingerprint, SelfProof};
+use farmgate_engine::protocol::{Fingerprint, SelfProof};
 use std::collections::BTreeMap;
 
 /// Different proofs shown of one device, at most.
@@ -83,7 +83,7 @@ fn fingerprint_facts(print: &Fingerprint, device: &DeviceData) -> Vec<FactView> 
     let mut facts = Vec::new();
     facts.extend(print.product.as_ref().map(|p| fact("Product", text::clean(p))));
     facts.push(fact("Target", text::clean(&print.target)));
-    let clusters: Vec<String> = print.clusters.iter().take(8).map(cluster).collect();
+    let clusters: Vec<String> = print.clusters.iter().take(8).map(text::cluster).collect();
     if !clusters.is_empty() {
         facts.push(fact("Cores", clusters.join("; ")));
     }
@@ -100,21 +100,6 @@ fn fingerprint_facts(print: &Fingerprint, device: &DeviceData) -> Vec<FactView> 
     facts.extend(print.virtualisation.as_ref().map(|v| fact("Virtualised by", text::clean(v))));
     facts.extend(device.engine_sha256.as_ref().map(|h| fact("Engine sha256", text::hash_prefix(h))));
     facts
-}
-
-fn cluster(cluster: &CoreCluster) -> String {
-    let cores: Vec<String> = cluster.cores.iter().take(64).map(u32::to_string).collect();
-    let mut words = format!("cores {}", cores.join(","));
-    if let Some(khz) = cluster.clock_max_khz {
-        words.push_str(&format!(" at {:.2} GHz", khz as f64 / 1e6));
-    }
-    if let Some(governor) = &cluster.governor {
-        words.push_str(&format!(" ({})", text::clean(governor)));
-    }
-    if !cluster.offline.is_empty() {
-        words.push_str(&format!(", {} offline", cluster.offline.len()));
-    }
-    words
 }
 
 /// Distinct proofs with the number of cells that gave them.

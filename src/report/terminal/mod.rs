@@ -3,15 +3,21 @@
 //! On a terminal every device has a line that moves; elsewhere there is a line at each change, and at most one every
 //! few seconds in between. `NO_COLOR` is honoured.
 
+mod hashing;
 mod progress;
 mod summary;
+mod tables;
 
+pub use hashing::hashing;
 pub use summary::summary;
+pub use tables::{fingerprint, table};
 
+use super::text;
 use crate::event::Event;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use progress::{Progress, Said};
 use std::io::{IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Devices with a line of their own on a terminal; the others share one.
@@ -20,6 +26,20 @@ const LINES_MAX: usize = 16;
 const QUIET: Duration = Duration::from_secs(5);
 /// Characters of a device's name in its line.
 const NAME_CHARS: usize = 18;
+
+/// The lines that move now, so that a note appears above them instead of through them.
+static MOVING: Mutex<Option<MultiProgress>> = Mutex::new(None);
+
+/// Says one line on stderr.
+pub fn note(words: &str) {
+    let line = text::clean_sentence(words);
+    let moving = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
+    // stderr may be closed; that is no reason to fail
+    let _ = match moving.as_ref() {
+        Some(all) => all.println(line),
+        None => writeln!(std::io::stderr(), "{line}"),
+    };
+}
 
 /// Shows what a run does while it runs.
 pub struct Terminal {
@@ -36,10 +56,12 @@ enum View {
 impl Terminal {
     /// On stderr, for these devices: moving lines when it is a terminal, plain ones else.
     pub fn new(devices: &[String]) -> Self {
-        let dumb = std::env::var_os("TERM").is_some_and(|t| t == "dumb");
-        if std::io::stderr().is_terminal() && !dumb {
-            let color = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-            return Self::with(devices, moving(devices, color));
+        if can_move() {
+            let view = moving(devices);
+            if let View::Moving { all, .. } = &view {
+                *MOVING.lock().unwrap_or_else(PoisonError::into_inner) = Some(all.clone());
+            }
+            return Self::with(devices, view);
         }
         Self::plain(devices, Box::new(std::io::stderr()))
     }
@@ -84,19 +106,33 @@ impl Terminal {
     /// Leaves the lines as they are; nothing moves afterwards.
     pub fn finish(&mut self) {
         match &mut self.view {
-            View::Moving { lines, rest, .. } => lines.iter().chain(rest.iter()).for_each(ProgressBar::abandon),
+            View::Moving { lines, rest, .. } => {
+                lines.iter().chain(rest.iter()).for_each(ProgressBar::abandon);
+                *MOVING.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            }
             // as with every line: stderr that is closed is no reason to fail
             View::Plain { out, .. } => drop(out.flush()),
         }
     }
 }
 
-fn moving(devices: &[String], color: bool) -> View {
-    let template = match color {
+/// Whether lines on stderr can move.
+fn can_move() -> bool {
+    let dumb = std::env::var_os("TERM").is_some_and(|t| t == "dumb");
+    std::io::stderr().is_terminal() && !dumb
+}
+
+/// The look of a moving line, without colour when `NO_COLOR` asks for that.
+fn bar_style() -> ProgressStyle {
+    let template = match std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()) {
         true => "{prefix:.bold} {bar:16.cyan/dim} {wide_msg}",
         false => "{prefix} {bar:16} {wide_msg}",
     };
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+fn moving(devices: &[String]) -> View {
+    let style = bar_style();
     let all = MultiProgress::new();
     let line = |name: &str| {
         let bar = all.add(ProgressBar::new(1).with_style(style.clone()));

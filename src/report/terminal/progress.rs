@@ -65,7 +65,7 @@ impl Progress {
     /// Takes in an event.
     pub fn apply(&mut self, event: &Event, now: Duration) -> Said {
         match event {
-            Event::RunStarted(manifest) => {
+            Event::RunStarted { manifest } => {
                 let devices = text::counted(self.devices.len(), "device");
                 Said::Note(format!("run {} on {devices}", text::clean(manifest.run.as_str())))
             }

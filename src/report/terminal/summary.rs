@@ -15,8 +15,8 @@ const RULES_MAX: usize = 24;
 const SERIES_MAX: usize = 32;
 
 /// Verdict, rules and series of a run; lines are at most 80 characters long.
-pub fn summary(run: &RunData, judgement: Option<&Judgement>) -> String {
-    let report = Report::build(run, judgement);
+pub fn summary(run: &RunData, judgement: &Judgement) -> String {
+    let report = Report::build(run, Some(judgement));
     let mut out = String::new();
     head(&mut out, &report);
     rules(&mut out, &report.rules);

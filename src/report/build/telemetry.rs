@@ -101,7 +101,10 @@ fn clocks(id: &str, records: &[(u64, &Telemetry)], seconds: impl Fn(u64) -> f64)
         .take(LINES_MAX)
         .map(|(core, points)| {
             let (low, high) = points.iter().fold((f64::INFINITY, 0.0_f64), |(l, h), p| (l.min(p.1), h.max(p.1)));
-            format!("core {core}: {} to {}", text::number(low), text::quantity(high, "GHz"))
+            match low == high {
+                true => format!("core {core}: steady at {}", text::quantity(high, "GHz")),
+                false => format!("core {core}: {} to {}", text::number(low), text::quantity(high, "GHz")),
+            }
         })
         .collect();
     let more = if found > LINES_MAX { format!(" {LINES_MAX} of {found} clusters are drawn.") } else { String::new() };

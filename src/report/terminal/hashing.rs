@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 /// Shorter work is not worth a line.
 const WORTH_A_LINE: Duration = Duration::from_millis(500);
 
-/// Does `work` on a file and shows on stderr how far it is; the work calls what it is given with the bytes done and the
-/// bytes in all. Returns what the work returns.
-pub fn hashing<T>(path: &Path, work: &mut dyn FnMut(&mut dyn FnMut(u64, u64)) -> Result<T>) -> Result<T> {
+/// Work that calls what it is given with the bytes done and the bytes in all.
+pub type Work<'a, T> = dyn FnMut(&mut dyn FnMut(u64, u64)) -> Result<T> + 'a;
+
+/// Does `work` on a file and shows on stderr how far it is. Returns what the work returns.
+pub fn hashing<T>(path: &Path, work: &mut Work<'_, T>) -> Result<T> {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let start = Instant::now();
     let mut bar: Option<ProgressBar> = None;

@@ -118,7 +118,9 @@ pub fn ensure(
         let _ = transport.exec(&["rm", "-f", "--", &new], ASK);
         return Err(Error::infra(format!("what arrived has sha256 {arrived}, not {}", item.sha256))
             .in_file(item.local)
-            .hint("the file may have changed on this machine meanwhile; else suspect the device's medium or the link"));
+            .hint(
+                "the file may have changed on this machine meanwhile; else suspect the device's medium or the link",
+            ));
     }
     settle(transport, &new, item)?;
     Ok(true)
@@ -172,7 +174,8 @@ fn make_room(transport: &mut dyn Transport, folder: &str, new: &str) -> Result<u
 /// The column before the percentage in the last line of `df -Pk`: names of devices and folders may hold blanks.
 fn free_bytes(text: &str) -> Option<u64> {
     let words: Vec<&str> = text.lines().last()?.split_whitespace().collect();
-    let percent = words.iter().rposition(|w| w.len() > 1 && w.ends_with('%') && w[..w.len() - 1].parse::<u8>().is_ok())?;
+    let percent =
+        words.iter().rposition(|w| w.len() > 1 && w.ends_with('%') && w[..w.len() - 1].parse::<u8>().is_ok())?;
     words.get(percent.checked_sub(1)?)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 

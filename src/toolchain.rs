@@ -359,6 +359,8 @@ mod tests {
         assert!(said.iter().any(|l| l.contains("Compiling farmgate-engine")), "{said:?}");
         let name = first.path.file_name().unwrap().to_string_lossy().into_owned();
         assert_eq!(name, format!("farmhand-{}-{}", host_target(), &first.sha256[..12]));
+        let is_dynamic = std::fs::read(&first.path).unwrap().windows(9).any(|w| w == b"ld-linux-");
+        assert!(!is_dynamic, "the engine asks for a loader");
         let output = Job::new(&first.path, Duration::from_secs(10)).run().unwrap();
         assert_eq!(output.stdout, b"one\n");
 

@@ -83,12 +83,11 @@ impl Sampler {
 }
 
 fn argmax(logits: &[f32]) -> u32 {
-    let best = (0u32..).zip(logits).filter(|(_, x)| !x.is_nan()).fold(None, |best: Option<(u32, f32)>, (id, &x)| {
-        match best {
+    let best =
+        (0u32..).zip(logits).filter(|(_, x)| !x.is_nan()).fold(None, |best: Option<(u32, f32)>, (id, &x)| match best {
             Some((_, most)) if x <= most => best,
             _ => Some((id, x)),
-        }
-    });
+        });
     best.map_or(0, |(id, _)| id)
 }
 

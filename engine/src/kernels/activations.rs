@@ -7,8 +7,10 @@ use half::{bf16, f16};
 /// Elements that share a scale.
 pub(super) const GROUP: usize = 32;
 
-/// How activations are rounded before they meet a type of weights.
+/// How activations are rounded before they meet a type of weights. The roundings are those of llama.cpp, so that its
+/// logits can be met closely: a model amplifies any other rounding beyond what a parity test could allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(non_camel_case_types)] // the field writes these names with an underscore
 pub enum ActivationFormat {
     /// As they are.
     F32,
@@ -16,13 +18,22 @@ pub enum ActivationFormat {
     F16,
     /// Rounded to bfloat16, for the same reason.
     Bf16,
-    /// 8-bit codes with an f32 scale for every 32, and the scaled sums of each 16 and 32 for weights with an offset.
-    Q8,
+    /// 8-bit codes, a half-precision scale for every 32: for Q4_0, Q5_0 and Q8_0 weights.
+    Q8_0,
+    /// The same with the scaled sum of the codes in half precision: for Q4_1 and Q5_1 weights.
+    Q8_1,
+    /// 8-bit codes, a single-precision scale for every 256: for the K types.
+    Q8K,
 }
 
 impl ActivationFormat {
     /// All formats.
-    pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::Q8];
+    pub const ALL: [Self; 6] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q8_1, Self::Q8K];
+
+    /// Whether activations are codes in this format.
+    pub fn is_quantised(self) -> bool {
+        matches!(self, Self::Q8_0 | Self::Q8_1 | Self::Q8K)
+    }
 }
 
 /// The format that weights of a type ask for.
@@ -31,7 +42,11 @@ pub fn activation_format(tensor_type: TensorType) -> ActivationFormat {
         TensorType::F32 => ActivationFormat::F32,
         TensorType::F16 => ActivationFormat::F16,
         TensorType::Bf16 => ActivationFormat::Bf16,
-        _ => ActivationFormat::Q8,
+        TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 => ActivationFormat::Q8_0,
+        TensorType::Q4_1 | TensorType::Q5_1 => ActivationFormat::Q8_1,
+        TensorType::Q2K | TensorType::Q3K | TensorType::Q4K | TensorType::Q5K | TensorType::Q6K => {
+            ActivationFormat::Q8K
+        }
     }
 }
 
@@ -42,13 +57,13 @@ pub struct Activations {
     cols: usize,
     /// F32, F16, BF16: (n, cols).
     floats: Vec<f32>,
-    /// Q8: (n, cols).
+    /// Codes: (n, cols).
     codes: Vec<i8>,
-    /// Q8: (n, cols / 32).
+    /// Codes: (n, cols / 32).
     scales: Vec<f32>,
-    /// Q8: scale x sum of codes, (n, cols / 32).
+    /// Codes: scale x sum of codes, (n, cols / 32).
     sums_32: Vec<f32>,
-    /// Q8: scale x sum of codes, (n, cols / 16).
+    /// Codes: scale x sum of codes, (n, cols / 16).
     sums_16: Vec<f32>,
 }
 
@@ -79,7 +94,7 @@ impl Activations {
     /// Rounds `x`, of shape (n, cols), into `format`.
     ///
     /// # Panics
-    /// When `x` has another size, or for Q8 when `cols` is no multiple of 32.
+    /// When `x` has another size, or for codes when `cols` is no whole number of their blocks.
     pub fn fill(&mut self, isa: Isa, format: ActivationFormat, x: &[f32], n: usize, cols: usize) {
         assert_eq!(x.len(), n * cols, "activations of shape (n, cols)");
         (self.format, self.n, self.cols) = (format, n, cols);
@@ -88,28 +103,34 @@ impl Activations {
             ActivationFormat::F32 => self.floats.extend_from_slice(x),
             ActivationFormat::F16 => self.floats.extend(x.iter().map(|v| f16::from_f32(*v).to_f32())),
             ActivationFormat::Bf16 => self.floats.extend(x.iter().map(|v| bf16::from_f32(*v).to_f32())),
-            ActivationFormat::Q8 => self.fill_q8(isa, x),
+            ActivationFormat::Q8_0 | ActivationFormat::Q8_1 | ActivationFormat::Q8K => self.fill_codes(isa, x),
         }
     }
 
-    fn fill_q8(&mut self, isa: Isa, x: &[f32]) {
-        assert!(self.cols.is_multiple_of(GROUP), "quantised weights have rows of whole blocks");
+    fn fill_codes(&mut self, isa: Isa, x: &[f32]) {
+        // Q8K shares a scale among eight groups
+        let shared = if self.format == ActivationFormat::Q8K { 8 } else { 1 };
+        assert!(self.cols.is_multiple_of(shared * GROUP), "quantised weights have rows of whole blocks");
         let groups = x.len() / GROUP;
         self.codes.resize(x.len(), 0);
         self.scales.resize(groups, 0.0);
         self.sums_32.resize(groups, 0.0);
         self.sums_16.resize(2 * groups, 0.0);
-        let outputs = self.codes.chunks_exact_mut(GROUP).zip(&mut self.scales);
-        for ((i, x), (codes, scale)) in x.chunks_exact(GROUP).enumerate().zip(outputs) {
-            let sums = match isa {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => super::avx2::quantise_group(x, codes, scale),
-                _ => quantise_group(x, codes, scale),
-            };
-            let (low, high) = (*scale * sums[0] as f32, *scale * sums[1] as f32);
-            self.sums_16[2 * i] = low;
-            self.sums_16[2 * i + 1] = high;
-            self.sums_32[i] = low + high;
+        for (i, block) in x.chunks_exact(shared * GROUP).enumerate() {
+            let (scale, inverse) = scale_of(isa, self.format, block);
+            let stored = if shared == 1 { f16::from_f32(scale).to_f32() } else { scale };
+            for (g, x) in block.chunks_exact(GROUP).enumerate() {
+                let group = i * shared + g;
+                let sums = round_group(isa, x, inverse, &mut self.codes[group * GROUP..][..GROUP]);
+                self.scales[group] = stored;
+                self.sums_16[2 * group] = stored * sums[0] as f32;
+                self.sums_16[2 * group + 1] = stored * sums[1] as f32;
+                let sum = (sums[0] + sums[1]) as f32;
+                self.sums_32[group] = match self.format {
+                    ActivationFormat::Q8_1 => f16::from_f32(scale * sum).to_f32(),
+                    _ => stored * sum,
+                };
+            }
         }
     }
 
@@ -146,16 +167,47 @@ impl Activations {
     }
 }
 
-/// Codes of one group of 32: scale = largest magnitude / 127, nearest codes, half away from zero never matters beyond one
-/// unit in the last place. A group that is not finite gets a NaN scale, so that the fault shows in the product.
-/// Returns the sums of the codes of either half.
-pub(super) fn quantise_group(x: &[f32], codes: &mut [i8], scale: &mut f32) -> [i32; 2] {
+/// Scale of a block, and what to multiply with to get codes. A block that is not finite gets a NaN scale, so that the
+/// fault shows in every product.
+fn scale_of(isa: Isa, format: ActivationFormat, block: &[f32]) -> (f32, f32) {
+    let (largest, finite) = block.chunks_exact(GROUP).fold((0.0f32, true), |(largest, finite), x| {
+        let (m, f) = match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => super::avx2::largest_of_32(x),
+            _ => largest_of_group(x),
+        };
+        (largest.max(m), finite && f)
+    });
+    if !finite {
+        return (f32::NAN, 0.0);
+    }
+    if largest == 0.0 {
+        return (0.0, 0.0);
+    }
+    if format != ActivationFormat::Q8K {
+        let scale = largest / 127.0;
+        return (scale, 127.0 / largest);
+    }
+    // the first element of the largest magnitude becomes -127, whatever its sign
+    let extreme = block.iter().copied().find(|v| v.abs() == largest).unwrap_or(largest);
+    let inverse = -127.0 / extreme;
+    (1.0 / inverse, inverse)
+}
+
+fn largest_of_group(x: &[f32]) -> (f32, bool) {
     // f32::max ignores NaN, so finiteness is looked at apart
-    let largest = x.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-    *scale = if x.iter().all(|v| v.is_finite()) { largest / 127.0 } else { f32::NAN };
-    let inverse = if largest > 0.0 && scale.is_finite() { 127.0 / largest } else { 0.0 };
+    (x.iter().fold(0.0f32, |m, v| m.max(v.abs())), x.iter().all(|v| v.is_finite()))
+}
+
+/// Nearest codes (ties to even) of a group of 32, and their sums in either half.
+fn round_group(isa: Isa, x: &[f32], inverse: f32, codes: &mut [i8]) -> [i32; 2] {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx2 {
+        return super::avx2::round_32(x, inverse, codes);
+    }
+    let _ = isa;
     for (code, v) in codes.iter_mut().zip(x) {
-        *code = (v * inverse).round_ties_even().clamp(-127.0, 127.0) as i8;
+        *code = (v * inverse).round_ties_even().clamp(-128.0, 127.0) as i8;
     }
     let sum = |half: &[i8]| half.iter().map(|c| i32::from(*c)).sum();
     [sum(&codes[..16]), sum(&codes[16..])]

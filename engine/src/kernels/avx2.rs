@@ -244,20 +244,27 @@ unsafe fn tile<F: Format, const R: usize, const C: usize>(
     }
 }
 
-/// As `activations::quantise_group`.
-pub(super) fn quantise_group(x: &[f32], codes: &mut [i8], scale: &mut f32) -> [i32; 2] {
+/// As `activations::largest_of_group`.
+pub(super) fn largest_of_32(x: &[f32]) -> (f32, bool) {
+    assert!(x.len() == GROUP, "a group of 32");
+    // SAFETY: the length was just asserted; the caller chose AVX2, which exists only where the processor has it.
+    unsafe { largest_32(x.as_ptr()) }
+}
+
+/// As `activations::round_group`.
+pub(super) fn round_32(x: &[f32], inverse: f32, codes: &mut [i8]) -> [i32; 2] {
     assert!(x.len() == GROUP && codes.len() == GROUP, "a group of 32");
-    // SAFETY: lengths were just asserted; the caller chose AVX2, which exists only where the processor has it.
-    unsafe { quantise_32(x.as_ptr(), codes.as_mut_ptr(), scale) }
+    // SAFETY: as above.
+    unsafe { round_codes(x.as_ptr(), inverse, codes.as_mut_ptr()) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn quantise_32(x: *const f32, codes: *mut i8, scale: &mut f32) -> [i32; 2] {
+unsafe fn largest_32(x: *const f32) -> (f32, bool) {
     // SAFETY: the caller gives 32 floats.
     let v: [__m256; 4] = std::array::from_fn(|i| unsafe { _mm256_loadu_ps(x.add(8 * i)) });
     let magnitude = |v| _mm256_andnot_ps(_mm256_set1_ps(-0.0), v);
-    let largest_of = |a, b| _mm256_max_ps(a, b);
-    let m = largest_of(largest_of(magnitude(v[0]), magnitude(v[1])), largest_of(magnitude(v[2]), magnitude(v[3])));
+    let m =
+        _mm256_max_ps(_mm256_max_ps(magnitude(v[0]), magnitude(v[1])), _mm256_max_ps(magnitude(v[2]), magnitude(v[3])));
     let four = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps::<1>(m));
     let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     let largest = _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)));
@@ -265,11 +272,15 @@ unsafe fn quantise_32(x: *const f32, codes: *mut i8, scale: &mut f32) -> [i32; 2
     let odd = v.iter().fold(_mm256_setzero_ps(), |odd, v| {
         _mm256_or_ps(odd, _mm256_cmp_ps::<_CMP_UNORD_Q>(_mm256_sub_ps(*v, *v), *v))
     });
-    let finite = _mm256_movemask_ps(odd) == 0;
-    *scale = if finite { largest / 127.0 } else { f32::NAN };
-    let inverse = _mm256_set1_ps(if largest > 0.0 && finite { 127.0 / largest } else { 0.0 });
-    let whole = |v| _mm256_cvtps_epi32(_mm256_mul_ps(v, inverse));
-    let (low, high) = (_mm256_packs_epi32(whole(v[0]), whole(v[1])), _mm256_packs_epi32(whole(v[2]), whole(v[3])));
+    (largest, _mm256_movemask_ps(odd) == 0)
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn round_codes(x: *const f32, inverse: f32, codes: *mut i8) -> [i32; 2] {
+    let inverse = _mm256_set1_ps(inverse);
+    // SAFETY: the caller gives 32 floats.
+    let whole = |i: usize| unsafe { _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x.add(8 * i)), inverse)) };
+    let (low, high) = (_mm256_packs_epi32(whole(0), whole(1)), _mm256_packs_epi32(whole(2), whole(3)));
     let bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     // SAFETY: the caller gives room for 32 codes.
     unsafe { _mm256_storeu_si256(codes.cast(), bytes) };
@@ -280,6 +291,6 @@ unsafe fn quantise_32(x: *const f32, codes: *mut i8, scale: &mut f32) -> [i32; 2
         let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b0100_1110>(four));
         _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<0b1011_0001>(two)))
     };
-    // `low` holds the codes of v[0] and v[1], which are the first 16
+    // `low` holds the first 16 codes
     [sum(low), sum(high)]
 }

@@ -1,6 +1,6 @@
 //! The specification of every product: decode, multiply, add.
 
-use super::activations::{ActivationFormat, GROUP};
+use super::activations::GROUP;
 use super::{Activations, SharedOut, WeightRows};
 use crate::quant::dequantise_row;
 use std::cell::RefCell;
@@ -23,9 +23,9 @@ pub(super) fn matmul(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activat
     });
 }
 
-/// The activations as the kernels see them: codes times scale for Q8.
+/// The activations as the kernels see them: codes times scale where they are codes.
 fn rounded<'a>(acts: &'a Activations, n: usize, room: &'a mut Vec<f32>) -> &'a [f32] {
-    if acts.format() != ActivationFormat::Q8 {
+    if !acts.format().is_quantised() {
         return acts.floats(n);
     }
     room.clear();

@@ -324,3 +324,127 @@ fn never_wait_for(descriptor: RawFd) -> std::io::Result<()> {
     };
     if set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Arm, EngineConfig, ModelRef, PROTOCOL_VERSION, SampleRecord};
+    use std::os::fd::OwnedFd;
+
+    fn cell() -> CellPlan {
+        CellPlan {
+            cell: 3,
+            scenario: "s".into(),
+            arm: Arm::Candidate,
+            pair: 0,
+            slot: 0,
+            model: ModelRef { path: "m".into(), sha256: vec![] },
+            config: EngineConfig::default(),
+            steps: vec![],
+            seed: 0,
+            load_timeout_ms: 1,
+            cell_timeout_ms: 1,
+        }
+    }
+
+    fn proof() -> Record {
+        let proof = SelfProof {
+            build: String::new(),
+            engine_sha256: String::new(),
+            model_sha256: vec![],
+            isa: String::new(),
+            config: EngineConfig::default(),
+            threads_effective: 1,
+            affinity_effective: vec![],
+            weight_bytes: 0,
+            kv_bytes: 0,
+            scratch_bytes: 0,
+            eviction: "none".into(),
+        };
+        Record::Proof { cell: 3, proof: Box::new(proof) }
+    }
+
+    fn sample(cell: u32, attempt: u32) -> Record {
+        let validity = Validity::Valid;
+        let metric = "m".into();
+        Record::Sample(SampleRecord { cell, attempt, step: 0, repetition: 0, metric, value: None, validity })
+    }
+
+    fn line(record: &Record) -> Vec<u8> {
+        let mut line = serde_json::to_vec(record).unwrap();
+        line.push(b'\n');
+        line
+    }
+
+    /// What the listener makes of a child that writes `lines`: its objection, and how many records were journalled.
+    fn heard(lines: &[Vec<u8>]) -> (Option<Ours>, usize) {
+        let cell = cell();
+        let plan = DevicePlan {
+            protocol_version: PROTOCOL_VERSION,
+            run: "r".into(),
+            device: "d".into(),
+            telemetry_period_ms: 0,
+            retries_max: 0,
+            lease_token: None,
+            cells: vec![],
+        };
+        let attempt = Attempt {
+            plan: &plan,
+            plan_path: Path::new("p"),
+            cell: &cell,
+            attempt: 1,
+            eviction: "none",
+            verified: &[],
+            telemetry_period: None,
+            must_stop: &mut || false,
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("j");
+        let (mut journal, _) = Journal::open(&path).unwrap();
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut listener = Listener {
+            stdout: Some(OwnedFd::from(reader).into()),
+            stderr_pipe: None,
+            line: Vec::new(),
+            stderr: Vec::new(),
+            ready: None,
+            proof: None,
+            has_spoiled_samples: false,
+            ours: None,
+        };
+        let bytes = lines.concat();
+        let writing = std::thread::spawn(move || {
+            use std::io::Write;
+            let _ = writer.write_all(&bytes);
+        });
+        while listener.stdout.is_some() {
+            listener.hear(&attempt, &mut journal).unwrap();
+        }
+        writing.join().unwrap();
+        let journalled = std::fs::read(&path).unwrap().iter().filter(|b| **b == b'\n').count();
+        (listener.ours, journalled)
+    }
+
+    #[test]
+    fn what_is_the_childs_to_write_is_journalled() {
+        assert_eq!(heard(&[line(&proof()), line(&sample(3, 1))]), (None, 2));
+    }
+
+    #[test]
+    fn a_child_that_writes_anything_else_is_ended_and_heard_no_more() {
+        let end = Record::JournalEnd { interrupted: false };
+        for bad in [b"hello\n".to_vec(), line(&sample(4, 1)), line(&sample(3, 0)), line(&proof()), line(&end)] {
+            let (ours, journalled) = heard(&[line(&proof()), bad.clone(), line(&sample(3, 1))]);
+            assert!(matches!(ours, Some(Ours::Garbled(_))), "{}", String::from_utf8_lossy(&bad));
+            assert_eq!(journalled, 1);
+        }
+        assert!(matches!(heard(&[line(&sample(3, 1))]).0, Some(Ours::Garbled(_))), "a sample before the proof");
+    }
+
+    #[test]
+    fn a_line_without_end_is_not_kept() {
+        let (ours, journalled) = heard(&[line(&proof()), vec![b'x'; 3 * LINE_BYTES_MAX]]);
+        assert!(matches!(ours, Some(Ours::Garbled(what)) if what.contains("longer")));
+        assert_eq!(journalled, 1);
+    }
+}

@@ -242,3 +242,31 @@ fn a_folder_that_does_not_exist_gives_what_ships_and_one_full_of_templates_is_re
     assert_eq!(Templates::load(folder.path()).unwrap_err().exit(), ExitCode::Usage);
     assert!(Templates::with(BTreeMap::new()).is_ok());
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn no_name_whatsoever_breaks_a_format(name in ".{0,40}", tail in proptest::collection::vec(proptest::char::any(), 0..80)) {
+        let (mut run, mut judgement) = fixtures::trouble();
+        let tail: String = tail.into_iter().collect();
+        run.devices[1].facts.device = name.clone();
+        run.devices[1].cells.truncate(5);
+        run.devices[1].cells[3].stderr_tail = tail.clone();
+        judgement.outcomes[1].device = name;
+        judgement.outcomes[1].sentence = tail;
+        let report = Report::build(&run, Some(&judgement));
+        assert_xml(&render::junit(&shipped(), &report).unwrap());
+        let harmless = |c: char| c == '\n' || !c.is_control();
+        proptest::prop_assert!(render::markdown(&shipped(), &report).unwrap().chars().all(harmless));
+        proptest::prop_assert!(render::html(&shipped(), &report).unwrap().chars().all(harmless));
+        proptest::prop_assert!(summary(&run, &judgement).lines().all(|l| l.chars().count() <= 80));
+        proptest::prop_assert!(csv_rows(&render::csv(&run).unwrap()).iter().all(|row| *row == 16));
+    }
+}
+
+/// Columns of each record, counted as RFC 4180 says.
+fn csv_rows(text: &str) -> Vec<usize> {
+    let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_bytes());
+    reader.records().map(|r| r.unwrap().len()).collect()
+}

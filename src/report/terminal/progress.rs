@@ -155,7 +155,7 @@ impl DeviceProgress {
     pub fn done(&self) -> u64 {
         match &self.state {
             State::In(Phase::Pushing { done_bytes, .. }) => *done_bytes,
-            State::In(Phase::Done) | State::Finished => self.total(),
+            State::In(Phase::Done) | State::Finished => self.total().max(1),
             _ => self.last_cells.0,
         }
     }

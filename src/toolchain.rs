@@ -64,7 +64,7 @@ fn build(source: &Path, results: &Path, progress: &mut dyn FnMut(&str)) -> Resul
     progress(&format!("building the engine for {target}"));
     let mut output = make.run(true, progress)?;
     if !output.is_success() && looks_like_linking(&output) {
-        progress("warning: static linking failed; the engine will need this machine's C library");
+        progress("static linking failed; linking dynamically");
         output = make.run(false, progress)?;
     }
     if !output.is_success() {
@@ -73,6 +73,9 @@ fn build(source: &Path, results: &Path, progress: &mut dyn FnMut(&str)) -> Resul
             .hint("run `cargo build --release -p farmgate-engine` there to see everything the compiler says"));
     }
     let artefact = keep(&make.binary(), &folder, target)?;
+    if head_of(&artefact.path).is_ok_and(|head| wants_loader(&head)) {
+        progress("warning: the engine is not static; it runs only where this machine's C library is");
+    }
     write_record(&record, &artefact, state)?;
     Ok(artefact)
 }
@@ -278,6 +281,32 @@ fn check_elf(head: &[u8; 20], target: &str) -> std::result::Result<(), String> {
     Ok(())
 }
 
+/// The first 4 KiB of a file, or all of it.
+fn head_of(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    std::fs::File::open(path)?.take(4096).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// Whether an executable names a loader (`PT_INTERP`), and so needs the device's C library. Looks at the first 4 KiB,
+/// where every linker puts the program headers.
+fn wants_loader(head: &[u8]) -> bool {
+    const PT_INTERP: usize = 3;
+    let number = |at: usize, bytes: usize| -> Option<usize> {
+        let field = head.get(at..at.checked_add(bytes)?)?;
+        field.iter().rev().try_fold(0usize, |n, &b| n.checked_mul(256)?.checked_add(usize::from(b)))
+    };
+    let (offset, size, count) = match head.get(4) {
+        Some(2) => (number(32, 8), number(54, 2), number(56, 2)),
+        _ => (number(28, 4), number(42, 2), number(44, 2)),
+    };
+    let (Some(offset), Some(size), Some(count)) = (offset, size, count) else { return false };
+    (0..count.min(64)).any(|i| {
+        let at = i.checked_mul(size).and_then(|at| at.checked_add(offset));
+        at.and_then(|at| number(at, 4)) == Some(PT_INTERP)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,6 +333,10 @@ mod tests {
         #[test]
         fn any_twenty_bytes_are_judged_without_panic(bytes in any::<[u8; 20]>(), target in "[a-z0-9_-]{0,20}") {
             let _ = check_elf(&bytes, &target);
+        }
+        #[test]
+        fn any_head_is_searched_for_a_loader_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            wants_loader(&bytes);
         }
     }
 
@@ -359,8 +392,8 @@ mod tests {
         assert!(said.iter().any(|l| l.contains("Compiling farmgate-engine")), "{said:?}");
         let name = first.path.file_name().unwrap().to_string_lossy().into_owned();
         assert_eq!(name, format!("farmhand-{}-{}", host_target(), &first.sha256[..12]));
-        let is_dynamic = std::fs::read(&first.path).unwrap().windows(9).any(|w| w == b"ld-linux-");
-        assert!(!is_dynamic, "the engine asks for a loader");
+        assert!(!wants_loader(&head_of(&first.path).unwrap()));
+        assert!(wants_loader(&head_of(&std::env::current_exe().unwrap()).unwrap()), "tests are linked dynamically");
         let output = Job::new(&first.path, Duration::from_secs(10)).run().unwrap();
         assert_eq!(output.stdout, b"one\n");
 

@@ -9,7 +9,7 @@ use farmgate::run::RunData;
 use report_fixtures as fixtures;
 
 fn page(name: &str, run: &RunData, judgement: Option<&Judgement>) -> String {
-    let html = render::html(&Report::build(run, judgement), &Templates::shipped().unwrap()).unwrap();
+    let html = render::html(&Templates::shipped().unwrap(), &Report::build(run, judgement)).unwrap();
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.html"));
     std::fs::write(path, &html).unwrap();
     html

@@ -50,7 +50,7 @@ fn try_measure(mut session: Session, order: &Order<'_>, index: usize, speaker: &
     let candidate = session.push_model(order.candidate, &mut say)?;
     let baseline = order.baseline.map(|model| session.push_model(model, &mut say)).transpose()?;
     let token = session.lease_token();
-    let plan = order.plan.device_plan(index, order.run, &candidate, baseline.as_ref(), Some(token));
+    let plan = order.plan.device_plan(index, order.run, &candidate, baseline.as_ref(), Some(token))?;
     speaker.say(Event::DevicePlanned { device: speaker.device.clone(), plan: Box::new(plan.clone()) });
     if !order.stop.load(Ordering::SeqCst) {
         session.start(&plan)?;

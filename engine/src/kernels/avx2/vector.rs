@@ -45,12 +45,11 @@ pub(super) unsafe fn small_blocks<F: Small>(row: &[u8], acts: &Activations, n: u
     let steps = if F::MINIMUM { 1.0 } else { F::STEPS };
     let mut offset = horizontal(offset) * steps;
     for (i, block) in row.chunks_exact(F::BYTES).enumerate().skip(whole) {
-        let head = F::head(block);
         // SAFETY: as above.
-        let products = unsafe { block_products::<F>(block, codes.add(i * GROUP)) };
-        let scale = _mm256_set1_ps(head.scales[0] * scales[i]);
-        sum[0] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), scale, sum[0]);
-        offset += head.offsets[0] * sums[i];
+        let ((scale, off), products) =
+            unsafe { (F::scale_and_offset(block), block_products::<F>(block, codes.add(i * GROUP))) };
+        sum[0] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), _mm256_set1_ps(scale * scales[i]), sum[0]);
+        offset += off * sums[i];
     }
     horizontal(_mm256_add_ps(sum[0], sum[1])) - offset
 }
@@ -70,7 +69,7 @@ pub(super) unsafe fn large_blocks<F: Large>(row: &[u8], acts: &Activations, n: u
         fetch_ahead(block);
         // SAFETY: the block and its part of the vector are there.
         unsafe {
-            let head = F::large_head(block);
+            let head = F::head(block);
             let products = _mm256_cvtepi32_ps(large_products::<F>(block, head.scales, codes.add(i * 8 * GROUP)));
             // the vector's scale is shared by the block's eight groups
             sum = _mm256_fmadd_ps(products, _mm256_set1_ps(head.scale * scales[i * 8]), sum);

@@ -189,6 +189,17 @@ fn a_full_medium_ends_the_run_with_an_error_and_a_readable_journal() {
 }
 
 #[test]
+fn a_plan_file_that_is_gone_does_not_stop_the_run_that_has_read_it() {
+    let desk = Desk::new(&plan(vec![endless(0), short(1)]));
+    let mut running = desk.start();
+    desk.wait_for_proof();
+    std::fs::remove_file(desk.path("plan.json")).unwrap();
+    signal(child_of(running.pid()), libc::SIGKILL);
+    assert_eq!(running.wait().code(), Some(0));
+    assert_eq!(desk.ends()[1].2, ExitCause::Done);
+}
+
+#[test]
 fn exec_alone_prints_its_records_proof_first() {
     let desk = Desk::new(&plan(vec![short(7)]));
     let output = farmhand().args(["exec", "--cell", "7", "--plan"]).arg(desk.path("plan.json")).output().unwrap();

@@ -40,7 +40,8 @@ impl Transport for LocalTransport {
     ) -> Result<()> {
         let source = File::open(local).map_err(|e| Error::io("cannot read the file to push", local, &e))?;
         let done_bytes = place(source, Path::new(remote), Some(mode), u64::MAX, deadline, progress)?;
-        let is_bytes = std::fs::metadata(local).map_err(|e| Error::io("cannot read the file to push", local, &e))?.len();
+        let is_bytes =
+            std::fs::metadata(local).map_err(|e| Error::io("cannot read the file to push", local, &e))?.len();
         if done_bytes != is_bytes {
             return Err(Error::infra(format!(
                 "the file changed while it was copied: {done_bytes} bytes, then {is_bytes}"
@@ -56,13 +57,7 @@ impl Transport for LocalTransport {
         place(source, local, None, bytes_max, deadline, &mut |_| {})
     }
 
-    fn read_from(
-        &mut self,
-        remote: &str,
-        offset_bytes: u64,
-        bytes_max: usize,
-        _deadline: Duration,
-    ) -> Result<Vec<u8>> {
+    fn read_from(&mut self, remote: &str, offset_bytes: u64, bytes_max: usize, _deadline: Duration) -> Result<Vec<u8>> {
         let remote = Path::new(remote);
         let fault = |e: std::io::Error| Error::io("cannot read", remote, &e);
         let mut file = File::open(remote).map_err(fault)?;

@@ -56,13 +56,7 @@ pub trait Transport: Send {
     ///
     /// # Errors
     /// INFRA when there is no such file, the link fails or the deadline passes.
-    fn read_from(
-        &mut self,
-        remote: &str,
-        offset_bytes: u64,
-        bytes_max: usize,
-        deadline: Duration,
-    ) -> Result<Vec<u8>>;
+    fn read_from(&mut self, remote: &str, offset_bytes: u64, bytes_max: usize, deadline: Duration) -> Result<Vec<u8>>;
 
     /// Makes `remote` another name of the local file, where both lie on one filesystem: no byte is copied. `false` when
     /// that cannot be, and nothing has happened then.
@@ -105,14 +99,14 @@ impl Deadline {
     }
     /// The error of a call that did not end in time.
     pub(crate) fn passed(&self, doing: &str) -> Error {
-        Error::infra(format!("{doing}: no end within {} ms", self.budget.as_millis()))
+        Error::infra(format!("{doing}: no end within {} ms", self.budget_ms()))
     }
     /// The same, as a check.
     pub(crate) fn check(&self, doing: &str) -> Result<()> {
         self.left().map(|_| ()).ok_or_else(|| self.passed(doing))
     }
-    /// The budget as it was given.
-    pub(crate) fn budget(&self) -> Duration {
-        self.budget
+    /// The budget as it was given, milliseconds; what is left of another one differs by less than one.
+    pub(crate) fn budget_ms(&self) -> u64 {
+        (self.budget.as_secs_f64() * 1e3).round() as u64
     }
 }

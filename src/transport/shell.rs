@@ -197,7 +197,8 @@ mod tests {
 
     #[test]
     fn any_argument_reaches_the_program_through_a_real_shell() {
-        let hostile = ["a b", "it's", "\"", "$HOME `id` $(id)", "; rm -rf x", "*", "a\nb", "\\", "é 日本", "-n", "", "!", "~"];
+        let hostile =
+            ["a b", "it's", "\"", "$HOME `id` $(id)", "; rm -rf x", "*", "a\nb", "\\", "é 日本", "-n", "", "!", "~"];
         let mut argv = vec!["printf", "%s\\0"];
         argv.extend(hostile);
         let line = command_line("w", &argv).unwrap();

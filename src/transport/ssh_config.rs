@@ -219,7 +219,8 @@ mod tests {
     #[test]
     fn patterns_know_star_question_mark_and_not() {
         let text = "Host pi? !pi9 *.lab\n Port 2222\n";
-        for (host, port) in [("pi4", Some(2222)), ("pi9", None), ("pi44", None), ("a.lab", Some(2222)), ("PI4", Some(2222))]
+        for (host, port) in
+            [("pi4", Some(2222)), ("pi9", None), ("pi44", None), ("a.lab", Some(2222)), ("PI4", Some(2222))]
         {
             assert_eq!(settings(host, text).unwrap().port, port, "{host}");
         }

@@ -22,13 +22,15 @@ const DECODE_TOKENS_MAX: u32 = 65_537;
 /// Their identities travel on the command line of the child.
 const FILES_MAX: usize = 256;
 
-/// Reads and checks a plan. Errors are protocol errors that name the cell and the step.
+/// Reads and checks a plan; `-` is stdin. Errors are protocol errors that name the cell and the step.
 pub fn read_plan(path: &Path) -> Result<DevicePlan> {
     let place = path.display().to_string();
     let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(PLAN_BYTES_MAX + 1).read_to_end(&mut bytes))
-        .map_err(|e| EngineError::usage(format!("cannot read the plan: {e}")).at(place.clone()))?;
+    let read = match path.as_os_str() == "-" {
+        true => std::io::stdin().lock().take(PLAN_BYTES_MAX + 1).read_to_end(&mut bytes),
+        false => File::open(path).and_then(|file| file.take(PLAN_BYTES_MAX + 1).read_to_end(&mut bytes)),
+    };
+    read.map_err(|e| EngineError::usage(format!("cannot read the plan: {e}")).at(place.clone()))?;
     if bytes.len() as u64 > PLAN_BYTES_MAX {
         return Err(EngineError::protocol(format!("the plan is longer than {PLAN_BYTES_MAX} bytes")).at(place));
     }

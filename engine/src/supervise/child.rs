@@ -6,11 +6,12 @@ use crate::error::{EngineError, Result};
 use crate::execute::FileIdentity;
 use crate::journal::Journal;
 use crate::protocol::frame::LINE_BYTES_MAX;
-use crate::protocol::{CellPlan, ExitCause, Record, SelfProof, Validity};
+use crate::protocol::{CellPlan, DevicePlan, ExitCause, Record, SelfProof, Validity};
 use crate::telemetry::Observer;
 use crate::text;
-use std::io::Read;
-use std::os::fd::{AsRawFd, RawFd};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
@@ -25,6 +26,7 @@ const LOOK_FOR_EXIT_EVERY: Duration = Duration::from_millis(5);
 
 /// How one attempt is to be run.
 pub(super) struct Attempt<'a> {
+    pub plan: &'a DevicePlan,
     pub plan_path: &'a Path,
     pub cell: &'a CellPlan,
     pub attempt: u32,
@@ -84,15 +86,17 @@ fn spawn(attempt: &Attempt<'_>) -> Result<Child> {
         .map_err(|e| EngineError::system(format!("cannot encode the model's identity: {e}")))?;
     let supervisor = std::process::id();
     let mut command = Command::new(binary);
+    command.arg("exec").arg("--plan");
+    match plan_of_one_cell(attempt) {
+        Ok(file) => command.arg("-").stdin(file),
+        // kernels before 3.17 have no such files
+        Err(_) => command.arg(attempt.plan_path).stdin(Stdio::null()),
+    };
     command
-        .arg("exec")
-        .arg("--plan")
-        .arg(attempt.plan_path)
         .args(["--cell", &attempt.cell.cell.to_string()])
         .args(["--attempt", &attempt.attempt.to_string()])
         .args(["--eviction", attempt.eviction])
         .args(["--verified", &verified])
-        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
@@ -109,6 +113,30 @@ fn spawn(attempt: &Attempt<'_>) -> Result<Child> {
     }
     command.args(["--started-us", &clock::monotonic_us().to_string()]);
     command.spawn().map_err(|e| EngineError::io("cannot start the cell's process", &e))
+}
+
+/// The plan with this cell alone, in a file without a name: what the child reads counts as load time, so it must not grow
+/// with the length of the plan, and the plan's own file may be gone or another by now.
+fn plan_of_one_cell(attempt: &Attempt<'_>) -> std::io::Result<File> {
+    // SAFETY: the name is a valid C string; the call returns a new descriptor or -1
+    let descriptor = unsafe { libc::memfd_create(c"cell-plan".as_ptr(), libc::MFD_CLOEXEC) };
+    if descriptor < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, open, and owned by nobody else
+    let mut file = unsafe { File::from_raw_fd(descriptor) };
+    let plan = DevicePlan {
+        protocol_version: attempt.plan.protocol_version,
+        run: attempt.plan.run.clone(),
+        device: attempt.plan.device.clone(),
+        telemetry_period_ms: attempt.plan.telemetry_period_ms,
+        retries_max: attempt.plan.retries_max,
+        lease_token: attempt.plan.lease_token,
+        cells: vec![attempt.cell.clone()],
+    };
+    file.write_all(&serde_json::to_vec(&plan)?)?;
+    file.seek(SeekFrom::Start(0))?;
+    Ok(file)
 }
 
 /// Kills the child's whole process group. The child has not been reaped, so its number still means it.
@@ -295,4 +323,128 @@ fn never_wait_for(descriptor: RawFd) -> std::io::Result<()> {
         flags >= 0 && libc::fcntl(descriptor, libc::F_SETFL, flags | libc::O_NONBLOCK) >= 0
     };
     if set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Arm, EngineConfig, ModelRef, PROTOCOL_VERSION, SampleRecord};
+    use std::os::fd::OwnedFd;
+
+    fn cell() -> CellPlan {
+        CellPlan {
+            cell: 3,
+            scenario: "s".into(),
+            arm: Arm::Candidate,
+            pair: 0,
+            slot: 0,
+            model: ModelRef { path: "m".into(), sha256: vec![] },
+            config: EngineConfig::default(),
+            steps: vec![],
+            seed: 0,
+            load_timeout_ms: 1,
+            cell_timeout_ms: 1,
+        }
+    }
+
+    fn proof() -> Record {
+        let proof = SelfProof {
+            build: String::new(),
+            engine_sha256: String::new(),
+            model_sha256: vec![],
+            isa: String::new(),
+            config: EngineConfig::default(),
+            threads_effective: 1,
+            affinity_effective: vec![],
+            weight_bytes: 0,
+            kv_bytes: 0,
+            scratch_bytes: 0,
+            eviction: "none".into(),
+        };
+        Record::Proof { cell: 3, proof: Box::new(proof) }
+    }
+
+    fn sample(cell: u32, attempt: u32) -> Record {
+        let validity = Validity::Valid;
+        let metric = "m".into();
+        Record::Sample(SampleRecord { cell, attempt, step: 0, repetition: 0, metric, value: None, validity })
+    }
+
+    fn line(record: &Record) -> Vec<u8> {
+        let mut line = serde_json::to_vec(record).unwrap();
+        line.push(b'\n');
+        line
+    }
+
+    /// What the listener makes of a child that writes `lines`: its objection, and how many records were journalled.
+    fn heard(lines: &[Vec<u8>]) -> (Option<Ours>, usize) {
+        let cell = cell();
+        let plan = DevicePlan {
+            protocol_version: PROTOCOL_VERSION,
+            run: "r".into(),
+            device: "d".into(),
+            telemetry_period_ms: 0,
+            retries_max: 0,
+            lease_token: None,
+            cells: vec![],
+        };
+        let attempt = Attempt {
+            plan: &plan,
+            plan_path: Path::new("p"),
+            cell: &cell,
+            attempt: 1,
+            eviction: "none",
+            verified: &[],
+            telemetry_period: None,
+            must_stop: &mut || false,
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("j");
+        let (mut journal, _) = Journal::open(&path).unwrap();
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut listener = Listener {
+            stdout: Some(OwnedFd::from(reader).into()),
+            stderr_pipe: None,
+            line: Vec::new(),
+            stderr: Vec::new(),
+            ready: None,
+            proof: None,
+            has_spoiled_samples: false,
+            ours: None,
+        };
+        let bytes = lines.concat();
+        let writing = std::thread::spawn(move || {
+            use std::io::Write;
+            let _ = writer.write_all(&bytes);
+        });
+        while listener.stdout.is_some() {
+            listener.hear(&attempt, &mut journal).unwrap();
+        }
+        writing.join().unwrap();
+        let journalled = std::fs::read(&path).unwrap().iter().filter(|b| **b == b'\n').count();
+        (listener.ours, journalled)
+    }
+
+    #[test]
+    fn what_is_the_childs_to_write_is_journalled() {
+        assert_eq!(heard(&[line(&proof()), line(&sample(3, 1))]), (None, 2));
+    }
+
+    #[test]
+    fn a_child_that_writes_anything_else_is_ended_and_heard_no_more() {
+        let end = Record::JournalEnd { interrupted: false };
+        for bad in [b"hello\n".to_vec(), line(&sample(4, 1)), line(&sample(3, 0)), line(&proof()), line(&end)] {
+            let (ours, journalled) = heard(&[line(&proof()), bad.clone(), line(&sample(3, 1))]);
+            assert!(matches!(ours, Some(Ours::Garbled(_))), "{}", String::from_utf8_lossy(&bad));
+            assert_eq!(journalled, 1);
+        }
+        assert!(matches!(heard(&[line(&sample(3, 1))]).0, Some(Ours::Garbled(_))), "a sample before the proof");
+    }
+
+    #[test]
+    fn a_line_without_end_is_not_kept() {
+        let (ours, journalled) = heard(&[line(&proof()), vec![b'x'; 3 * LINE_BYTES_MAX]]);
+        assert!(matches!(ours, Some(Ours::Garbled(what)) if what.contains("longer")));
+        assert_eq!(journalled, 1);
+    }
 }

@@ -191,6 +191,7 @@ impl Supervisor<'_> {
         let Self { orders, plan, journal, observer, lease, agent_sha256, .. } = self;
         let mut must_stop = || signal::asked_to_stop() || lease.as_mut().is_some_and(Lease::is_lost);
         let mut order = Attempt {
+            plan,
             plan_path: &orders.plan,
             cell,
             attempt,

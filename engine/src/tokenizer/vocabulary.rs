@@ -146,11 +146,15 @@ impl Vocabulary {
         for (key, id) in data.ends.iter().copied() {
             in_range(key, id, tokens.len())?;
         }
-        let named = (0u32..).zip(tokens).filter(|(_, text)| ends_generation(text)).map(|(id, _)| id);
-        let mut eog: Vec<u32> = named.collect();
-        for id in &eog {
+        let mut eog = Vec::new();
+        for ((id, text), kind) in (0u32..).zip(tokens).zip(&mut kinds) {
             // some converters forget to mark them; then a chat would never end
-            kinds[*id as usize] = TokenKind::Control;
+            if ends_generation(text) {
+                *kind = TokenKind::Control;
+                eog.push(id);
+            } else if FILL_IN.contains(&text.as_str()) {
+                *kind = TokenKind::Control;
+            }
         }
         eog.extend(data.eos);
         eog.extend(data.ends.iter().map(|(_, id)| *id));
@@ -244,7 +248,7 @@ fn push_decoded(out: &mut Vec<u8>, text: &str, encoding: TextEncoding) {
 /// Whether a token of this text ends a generation, whatever the metadata say: the names that chat templates and
 /// fill-in-the-middle formats of published models use, as llama.cpp lists them.
 fn ends_generation(text: &str) -> bool {
-    const CHAT: [&str; 18] = [
+    const CHAT: [&str; 20] = [
         "<|eot_id|>",
         "<|eom_id|>",
         "<|im_end|>",
@@ -255,6 +259,8 @@ fn ends_generation(text: &str) -> bool {
         "<|calls|>",
         "<end_of_turn>",
         "<|endoftext|>",
+        "</s>",
+        "<eos>",
         "<|end_of_text|>",
         "<end_of_utterance>",
         "<EOT>",
@@ -264,7 +270,7 @@ fn ends_generation(text: &str) -> bool {
         "[EOS]",
         "<｜end▁of▁sentence｜>",
     ];
-    const FILL: [&str; 11] = [
+    const SEPARATORS: [&str; 11] = [
         "<|fim_pad|>",
         "<fim-pad>",
         "<fim_pad>",
@@ -277,5 +283,24 @@ fn ends_generation(text: &str) -> bool {
         "<reponame>",
         "<|file_sep|>",
     ];
-    CHAT.contains(&text) || FILL.contains(&text)
+    CHAT.contains(&text) || SEPARATORS.contains(&text)
 }
+
+/// Tokens that are control tokens by their name, but end nothing: parts of fill-in-the-middle prompts.
+const FILL_IN: [&str; 15] = [
+    "<|fim_prefix|>",
+    "<|fim_suffix|>",
+    "<|fim_middle|>",
+    "<fim-prefix>",
+    "<fim-suffix>",
+    "<fim-middle>",
+    "<fim_prefix>",
+    "<fim_suffix>",
+    "<fim_middle>",
+    "<PRE>",
+    "<SUF>",
+    "<MID>",
+    "<|code_prefix|>",
+    "<|code_suffix|>",
+    "<|code_middle|>",
+];

@@ -13,7 +13,7 @@ pub const VERB: Verb = Verb {
     summary: "carry out one cell of a plan in this process and print its records as JSON lines",
     positional: "",
     flags: &[
-        Flag { names: &["--plan"], value: Some("FILE"), help: "the device plan (required)" },
+        Flag { names: &["--plan"], value: Some("FILE"), help: "the device plan, - for stdin (required)" },
         Flag { names: &["--cell"], value: Some("N"), help: "number of the cell in the plan (required)" },
         Flag { names: &["--attempt"], value: Some("N"), help: "which attempt this is, from 0 (default 0)" },
         Flag { names: &["--started-us"], value: Some("T"), help: "monotonic clock at the spawn (default now)" },

@@ -1,9 +1,11 @@
 //! What the parity tests share: finding models and known answers, and comparing logits.
 #![allow(dead_code)] // each test binary uses its part
 
+use farmgate_engine::gguf::{Gguf, LoadMode, TensorType, Writer};
 use farmgate_engine::kernels::Isa;
 use farmgate_engine::model::{LoadOptions, Logits, Model, Session};
 use farmgate_engine::protocol::{EngineConfig, KvType};
+use farmgate_engine::quant::dequantise_row;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -105,4 +107,30 @@ pub fn teacher_force(
         }
     }
     (first, compared)
+}
+
+/// A copy of a model in which every weight is widened to F32: what its weights say, without the rounding of activations
+/// that coded weights bring. The copy goes to `folder`.
+pub fn widened(path: &Path, folder: &Path) -> PathBuf {
+    let gguf = Gguf::open(path, LoadMode::Map).unwrap();
+    let mut writer = Writer::new(gguf.metadata().clone());
+    for tensor in gguf.tensors() {
+        let (data, mut row) = (gguf.data(tensor), vec![0f32; tensor.cols()]);
+        let mut bytes = Vec::with_capacity(4 * tensor.cols() * tensor.rows());
+        for coded in data.chunks_exact(data.len() / tensor.rows()) {
+            dequantise_row(tensor.tensor_type, coded, &mut row);
+            bytes.extend(row.iter().flat_map(|v| v.to_le_bytes()));
+        }
+        writer.tensor_bytes(&tensor.name, &tensor.shape, TensorType::F32, bytes).unwrap();
+    }
+    let copy = folder.join(path.file_name().unwrap());
+    writer.write(&copy).unwrap();
+    copy
+}
+
+/// The root of the mean squared difference of two rows of logits.
+pub fn rms_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let squares: f64 = a.iter().zip(b).map(|(x, y)| f64::from(x - y).powi(2)).sum();
+    (squares / a.len() as f64).sqrt() as f32
 }

@@ -52,7 +52,7 @@ fn broken(target: &Target, deadline: &Deadline, fault: &Fault, tried: &[String])
         Fault::Deadline => Error::infra(format!(
             "{} did not finish the login within {} ms{after}",
             target.describe(),
-            deadline.budget().as_millis()
+            deadline.budget_ms()
         ))
         .hint("the device may hang or be overloaded; `connect-timeout-ms` sets the budget"),
         Fault::Lost(what) => Error::infra(format!("{} broke off the login: {what}{after}", target.describe()))
@@ -84,7 +84,7 @@ fn by_agent(link: &Link, target: &Target, deadline: &Deadline, tried: &mut Vec<S
             Err(Error::infra(format!(
                 "the ssh agent did not log in at {} within {} ms",
                 target.describe(),
-                deadline.budget().as_millis()
+                deadline.budget_ms()
             ))
             .hint("it may wait for a confirmation; name a key file with `identity-file` and unset SSH_AUTH_SOCK"))
         }

@@ -20,7 +20,8 @@ pub(super) enum Verdict {
 
 /// Judges the key of a session after its handshake.
 pub(super) fn check(session: &Session, target: &Target) -> Result<Verdict> {
-    let (key, _) = session.host_key().ok_or_else(|| Error::infra(format!("{} showed no host key", target.describe())))?;
+    let (key, _) =
+        session.host_key().ok_or_else(|| Error::infra(format!("{} showed no host key", target.describe())))?;
     let encoded = base64(key);
     let known = Known::read(session, target)?;
     if known.revoked.contains(&encoded) {

@@ -89,7 +89,8 @@ impl Link {
 
     fn not_greeted(&self, target: &Target, deadline: &Deadline, fault: Fault) -> Error {
         let name = target.describe();
-        let greeted = self.session.banner_bytes().is_some();
+        let banner = self.session.banner_bytes().unwrap_or_default();
+        let greeted = banner.starts_with(b"SSH-");
         let port_hint = format!("check that an ssh server listens on port {} of {}", target.port, target.host_name);
         match fault {
             Fault::Deadline if greeted => {
@@ -100,17 +101,17 @@ impl Link {
                 Error::infra(format!("{name} took the connection but sent no ssh greeting within {} ms", ms(deadline)))
                     .hint(format!("the device may hang; {port_hint}"))
             }
-            Fault::Lost(_) if !greeted => {
+            Fault::Lost(_) if !greeted && banner.is_empty() => {
                 Error::infra(format!("{name} closed the connection without an ssh greeting")).hint(port_hint)
             }
-            Fault::Refused(e) if code_of(&e) == BANNER_RECV => {
-                Error::infra(format!("{name} answers, but not as an ssh server")).hint(port_hint)
-            }
+            Fault::Lost(_) if !greeted => not_ssh(&name, port_hint),
+            Fault::Refused(e) if code_of(&e) == BANNER_RECV => not_ssh(&name, port_hint),
             Fault::Refused(e) if [KEX_FAILURE, KEY_EXCHANGE_FAILURE].contains(&code_of(&e)) => {
                 Error::infra(format!("no common algorithm with the ssh server of {name}: {e}"))
                     .hint("the server may be too old or too strict; `ssh -v` shows what it offers")
             }
-            Fault::Lost(what) => Error::infra(format!("{name} broke off the key exchange: {what}")),
+            Fault::Lost(what) => Error::infra(format!("{name} broke off the key exchange: {what}"))
+                .hint("the server's own log says why; it may refuse this host or have too many logins at once"),
             Fault::Refused(e) => Error::infra(format!("the ssh handshake with {name} failed: {e}")).hint(port_hint),
         }
     }
@@ -178,8 +179,12 @@ impl Drop for Link {
     }
 }
 
-fn ms(deadline: &Deadline) -> u128 {
-    deadline.budget().as_millis()
+fn not_ssh(name: &str, port_hint: String) -> Error {
+    Error::infra(format!("{name} answers, but not as an ssh server")).hint(port_hint)
+}
+
+fn ms(deadline: &Deadline) -> u64 {
+    deadline.budget_ms()
 }
 
 /// Opens the TCP connection, trying every address of the name.

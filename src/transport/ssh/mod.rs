@@ -431,8 +431,7 @@ impl Transport for SshTransport {
         let bytes = source.metadata().map_err(fault)?.len();
         let (part, size, mode) = (format!("{remote}.part"), bytes.to_string(), format!("{mode:o}"));
         let argv = ["sh", "-c", RECEIVE, "sh", &part, &size, &mode, remote];
-        let input =
-            Input { source: &mut source, progress, piece: Vec::new(), at: 0, done_bytes: 0, ended: false };
+        let input = Input { source: &mut source, progress, piece: Vec::new(), at: 0, done_bytes: 0, ended: false };
         let talk = Talk { argv: &argv, input: Some(input), sink: &mut |_| Ok(()) };
         let output = self.converse(talk, &Deadline::after(deadline))?;
         if output.is_success() { Ok(()) } else { Err(self.cannot("write", remote, &output.ending())) }
@@ -451,8 +450,7 @@ impl Transport for SshTransport {
             part.write_all(piece).map_err(|e| fault(&e))
         };
         let argv = ["sh", "-c", "cat < \"$1\"", "sh", remote];
-        let output =
-            self.converse(Talk { argv: &argv, input: None, sink: &mut sink }, &Deadline::after(deadline))?;
+        let output = self.converse(Talk { argv: &argv, input: None, sink: &mut sink }, &Deadline::after(deadline))?;
         if !output.is_success() {
             return Err(self.cannot("read", remote, &output.ending()));
         }
@@ -460,13 +458,7 @@ impl Transport for SshTransport {
         Ok(done_bytes)
     }
 
-    fn read_from(
-        &mut self,
-        remote: &str,
-        offset_bytes: u64,
-        bytes_max: usize,
-        deadline: Duration,
-    ) -> Result<Vec<u8>> {
+    fn read_from(&mut self, remote: &str, offset_bytes: u64, bytes_max: usize, deadline: Duration) -> Result<Vec<u8>> {
         let deadline = Deadline::after(deadline);
         if !self.open_sftp(&deadline)? {
             return self.read_by_shell(remote, offset_bytes, bytes_max, &deadline);

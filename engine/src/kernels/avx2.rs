@@ -82,6 +82,20 @@ fn multiply<F: Format>(weight: __m256i, act: __m256i) -> __m256i {
     _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
 }
 
+/// As [`multiply`] for unsigned codes, each product times the 16-bit scale in its lane.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn multiply_scaled(weight: __m256i, act: __m256i, scale: __m256i) -> __m256i {
+    _mm256_madd_epi16(_mm256_maddubs_epi16(weight, act), scale)
+}
+
+/// The scales of group `g` out of [`formats::LargeHead::scales`], in all lanes of their halves.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn group_scale(scales: __m256i, g: usize) -> __m256i {
+    _mm256_shuffle_epi8(scales, _mm256_set1_epi16((2 * g | (2 * g + 1) << 8) as i16))
+}
+
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn horizontal(x: __m256) -> f32 {

@@ -2,7 +2,7 @@
 //! at a time, which stay in the first-level cache.
 
 use super::formats::{Large, Small};
-use super::{GROUP, floats, horizontal, multiply};
+use super::{GROUP, floats, group_scale, horizontal, multiply, multiply_scaled};
 use crate::kernels::{Activations, SharedOut, WeightRows};
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -222,15 +222,22 @@ unsafe fn large_tile<F: Large, const R: usize, const C: usize>(
     let act_scales: [&[f32]; C] = std::array::from_fn(|c| acts.scales(n + c));
     let mut sums = [[_mm256_setzero_ps(); C]; R];
     for block in 0..lengths.blocks {
-        let mut whole = [[_mm256_setzero_si256(); C]; R];
+        let mut scales = [[[0.0f32; TOGETHER]; C]; R];
+        for r in 0..R {
+            let weight = _mm256_set1_ps(room.scales[(at + r) * lengths.blocks + block]);
+            for c in 0..C {
+                let both = _mm256_mul_ps(weight, up_to_eight(&act_scales[c][block * TOGETHER..]));
+                // SAFETY: there is room for eight.
+                unsafe { _mm256_storeu_ps(scales[r][c].as_mut_ptr(), both) };
+            }
+        }
         // SAFETY: sixteen scales of every block were unpacked.
-        let scales: [__m256i; R] = std::array::from_fn(|r| unsafe {
+        let whole_scales: [__m256i; R] = std::array::from_fn(|r| unsafe {
             _mm256_loadu_si256(room.whole_scales.as_ptr().add(((at + r) * lengths.blocks + block) * 16).cast())
         });
         for g in 0..TOGETHER {
             let from = (block * TOGETHER + g) * GROUP;
-            let pair = _mm256_set1_epi16((2 * g | (2 * g + 1) << 8) as i16);
-            let scale: [__m256i; R] = std::array::from_fn(|r| _mm256_shuffle_epi8(scales[r], pair));
+            let whole_scale: [__m256i; R] = std::array::from_fn(|r| group_scale(whole_scales[r], g));
             // SAFETY: group `g` of this block lies within rows and vectors.
             let weight: [__m256i; R] =
                 std::array::from_fn(|r| unsafe { _mm256_loadu_si256(weight_codes[r].as_ptr().add(from).cast()) });
@@ -238,17 +245,9 @@ unsafe fn large_tile<F: Large, const R: usize, const C: usize>(
                 // SAFETY: as above.
                 let act = unsafe { _mm256_loadu_si256(act_codes[c].as_ptr().add(from).cast()) };
                 for r in 0..R {
-                    let products = _mm256_madd_epi16(_mm256_maddubs_epi16(weight[r], act), scale[r]);
-                    whole[r][c] = _mm256_add_epi32(whole[r][c], products);
+                    let products = _mm256_cvtepi32_ps(multiply_scaled(weight[r], act, whole_scale[r]));
+                    sums[r][c] = _mm256_fmadd_ps(products, _mm256_set1_ps(scales[r][c][g]), sums[r][c]);
                 }
-            }
-        }
-        for r in 0..R {
-            let weight_scale = room.scales[(at + r) * lengths.blocks + block];
-            for c in 0..C {
-                // the vector's scale is shared by the block's eight groups
-                let scale = _mm256_set1_ps(weight_scale * act_scales[c][block * TOGETHER]);
-                sums[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r][c]), scale, sums[r][c]);
             }
         }
     }

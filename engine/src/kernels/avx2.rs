@@ -4,6 +4,7 @@
 
 mod floats;
 mod formats;
+mod matrix;
 mod vector;
 
 use super::activations::GROUP;
@@ -11,7 +12,6 @@ use super::{Activations, SharedOut, WeightRows};
 use crate::gguf::TensorType;
 use formats::{Format, Large, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Small};
 use std::arch::x86_64::*;
-use std::cell::RefCell;
 use std::ops::Range;
 
 /// From this many activation vectors on, a row is unpacked once for all of them.
@@ -44,7 +44,7 @@ pub(super) fn matmul(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activat
 unsafe fn small<F: Small>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
     if acts.n() >= UNPACK_FROM {
         // SAFETY: same contract as this function's.
-        return unsafe { many::<F>(weights, rows, acts, out) };
+        return unsafe { matrix::small_blocks::<F>(weights, rows, acts, out) };
     }
     for row in rows {
         let bytes = weights.row(row);
@@ -59,7 +59,7 @@ unsafe fn small<F: Small>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Ac
 unsafe fn large<F: Large>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
     if acts.n() >= UNPACK_FROM {
         // SAFETY: same contract as this function's.
-        return unsafe { many::<F>(weights, rows, acts, out) };
+        return unsafe { matrix::large_blocks::<F>(weights, rows, acts, out) };
     }
     for row in rows {
         let bytes = weights.row(row);
@@ -82,144 +82,26 @@ fn multiply<F: Format>(weight: __m256i, act: __m256i) -> __m256i {
     _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
 }
 
+/// As [`multiply`] for unsigned codes, each product times the 16-bit scale in its lane.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn multiply_scaled(weight: __m256i, act: __m256i, scale: __m256i) -> __m256i {
+    _mm256_madd_epi16(_mm256_maddubs_epi16(weight, act), scale)
+}
+
+/// The scales of group `g` out of [`formats::LargeHead::scales`], in all lanes of their halves.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn group_scale(scales: __m256i, g: usize) -> __m256i {
+    _mm256_shuffle_epi8(scales, _mm256_set1_epi16((2 * g | (2 * g + 1) << 8) as i16))
+}
+
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn horizontal(x: __m256) -> f32 {
     let four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
     let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
-}
-
-/// Rows unpacked for many vectors: codes as bytes, scales and offsets for each group (or half group).
-#[derive(Default)]
-struct Unpacked {
-    /// (2, cols)
-    codes: Vec<u8>,
-    /// (2, cols / 32) or, by halves, (2, cols / 16)
-    scales: Vec<f32>,
-    /// As `scales`.
-    offsets: Vec<f32>,
-}
-
-thread_local! {
-    static UNPACKED: RefCell<Unpacked> = RefCell::new(Unpacked::default());
-}
-
-/// Two rows at a time, unpacked once, with tiles of up to four vectors.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn many<F: Format>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
-    UNPACKED.with_borrow_mut(|room| {
-        let groups = weights.cols / GROUP * if F::HALVES { 2 } else { 1 };
-        room.codes.resize(2 * weights.cols, 0);
-        room.scales.resize(2 * groups, 0.0);
-        room.offsets.resize(2 * groups, 0.0);
-        for first in rows.clone().step_by(2) {
-            let count = (rows.end - first).min(2);
-            for i in 0..count {
-                // SAFETY: the row holds whole blocks, the room one row's codes and groups.
-                unsafe { unpack::<F>(weights.row(first + i), i, weights.cols, groups, room) };
-            }
-            // SAFETY: `count` rows were unpacked; features as in the caller.
-            unsafe {
-                match count {
-                    2 => tiles::<F, 2>(room, acts, first, weights.cols, groups, out),
-                    _ => tiles::<F, 1>(room, acts, first, weights.cols, groups, out),
-                }
-            }
-        }
-    });
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn unpack<F: Format>(row: &[u8], i: usize, cols: usize, groups: usize, room: &mut Unpacked) {
-    let per_block = F::GROUPS * if F::HALVES { 2 } else { 1 };
-    let mut codes = room.codes[i * cols..][..cols].chunks_exact_mut(GROUP);
-    let scales = room.scales[i * groups..][..groups].chunks_exact_mut(per_block);
-    let offsets = room.offsets[i * groups..][..groups].chunks_exact_mut(per_block);
-    for ((block, scales), offsets) in row.chunks_exact(F::BYTES).zip(scales).zip(offsets) {
-        let head = F::head(block);
-        scales.copy_from_slice(&head.scales[..per_block]);
-        offsets.copy_from_slice(&head.offsets[..per_block]);
-        for g in 0..F::GROUPS {
-            let to = codes.next().expect("as many groups as the row has");
-            // SAFETY: `to` has 32 bytes, the block holds group `g`.
-            unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), F::codes(block, g)) };
-        }
-    }
-}
-
-/// All vectors against `R` unpacked rows, in tiles of four and a rest.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tiles<F: Format, const R: usize>(
-    room: &Unpacked,
-    acts: &Activations,
-    first: usize,
-    cols: usize,
-    groups: usize,
-    out: SharedOut,
-) {
-    let mut n = 0;
-    while n < acts.n() {
-        let width = (acts.n() - n).min(4);
-        // SAFETY: rows and vectors of the tile exist; features as in the caller.
-        unsafe {
-            match width {
-                4 => tile::<F, R, 4>(room, acts, (n, first), cols, groups, out),
-                3 => tile::<F, R, 3>(room, acts, (n, first), cols, groups, out),
-                2 => tile::<F, R, 2>(room, acts, (n, first), cols, groups, out),
-                _ => tile::<F, R, 1>(room, acts, (n, first), cols, groups, out),
-            }
-        }
-        n += width;
-    }
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tile<F: Format, const R: usize, const C: usize>(
-    room: &Unpacked,
-    acts: &Activations,
-    (n, first): (usize, usize),
-    cols: usize,
-    groups: usize,
-    out: SharedOut,
-) {
-    let mut sums = [[_mm256_setzero_ps(); C]; R];
-    let act_codes: [*const i8; C] = std::array::from_fn(|c| acts.codes(n + c).as_ptr());
-    let act_scales: [&[f32]; C] = std::array::from_fn(|c| acts.scales(n + c));
-    for group in 0..cols / GROUP {
-        let mut weight = [_mm256_setzero_si256(); R];
-        let mut weight_scale = [_mm256_setzero_ps(); R];
-        for r in 0..R {
-            // SAFETY: group lies within the row's codes.
-            weight[r] = unsafe { _mm256_loadu_si256(room.codes.as_ptr().add(r * cols + group * GROUP).cast()) };
-            let at = r * groups + group * if F::HALVES { 2 } else { 1 };
-            weight_scale[r] = if F::HALVES {
-                _mm256_set_m128(_mm_set1_ps(room.scales[at + 1]), _mm_set1_ps(room.scales[at]))
-            } else {
-                _mm256_set1_ps(room.scales[at])
-            };
-        }
-        for c in 0..C {
-            // SAFETY: group lies within the vector's codes.
-            let act = unsafe { _mm256_loadu_si256(act_codes[c].add(group * GROUP).cast()) };
-            let act_scale = _mm256_set1_ps(act_scales[c][group]);
-            for r in 0..R {
-                let products = _mm256_cvtepi32_ps(multiply::<F>(weight[r], act));
-                sums[r][c] = _mm256_fmadd_ps(products, _mm256_mul_ps(weight_scale[r], act_scale), sums[r][c]);
-            }
-        }
-    }
-    for r in 0..R {
-        let offsets = &room.offsets[r * groups..][..groups];
-        for c in 0..C {
-            let act_sums = if F::HALVES { acts.sums_16(n + c) } else { acts.sums_32(n + c) };
-            out.put(
-                n + c,
-                first + r,
-                horizontal(sums[r][c]) - if F::OFFSET { floats::dot(offsets, act_sums) } else { 0.0 },
-            );
-        }
-    }
 }
 
 /// As `activations::largest_of_group`.

@@ -21,7 +21,9 @@ use std::ops::Range;
 pub enum Isa {
     /// Plain Rust; the specification.
     Scalar,
-    /// AVX2 with FMA and F16C.
+    /// AVX2 with FMA and F16C. Other crates cannot make this value, and here only [`Isa::detect`] does: having it proves
+    /// that the processor has the instructions.
+    #[non_exhaustive]
     Avx2,
 }
 
@@ -95,8 +97,9 @@ impl SharedOut {
         Self { data, len, stride }
     }
 
-    /// Shares a slice for the length of its borrow.
-    pub fn over(out: &mut [f32], stride: usize) -> Self {
+    /// Shares a slice; tests use it up before the slice goes.
+    #[cfg(test)]
+    pub(crate) fn over(out: &mut [f32], stride: usize) -> Self {
         Self { data: out.as_mut_ptr(), len: out.len(), stride }
     }
 

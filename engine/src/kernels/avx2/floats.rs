@@ -7,58 +7,87 @@ use half::{bf16, f16};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+/// Bytes of rows that stay in the cache while all vectors pass.
+const ROWS_BYTES: usize = 128 << 10;
+/// Rows and vectors of a tile: twelve sums leave registers for what they are made of.
+const TILE_ROWS: usize = 4;
+const TILE_VECTORS: usize = 3;
+
 /// As [`super::matmul`] for F32, F16 and BF16.
+///
+/// # Safety
+/// The processor has AVX2, FMA and F16C; `rows` lie within the weights, vectors are as long as rows.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn matmul(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
-    for row in rows {
-        let bytes = weights.row(row);
-        let mut n = 0;
-        while n < acts.n() {
-            let width = (acts.n() - n).min(4);
-            // SAFETY: row and vectors hold `cols` elements; features as in the caller.
-            unsafe {
-                match (weights.tensor_type, width) {
-                    (TensorType::F16, 4) => tile::<1, 4>(bytes, acts, n, row, out),
-                    (TensorType::F16, _) => tile::<1, 1>(bytes, acts, n, row, out),
-                    (TensorType::Bf16, 4) => tile::<2, 4>(bytes, acts, n, row, out),
-                    (TensorType::Bf16, _) => tile::<2, 1>(bytes, acts, n, row, out),
-                    (_, 4) => tile::<0, 4>(bytes, acts, n, row, out),
-                    (_, _) => tile::<0, 1>(bytes, acts, n, row, out),
-                }
-            }
-            n += if width == 4 { 4 } else { 1 };
+    // SAFETY: same contract as this function's.
+    unsafe {
+        match weights.tensor_type {
+            TensorType::F16 => all::<1>(weights, rows, acts, out),
+            TensorType::Bf16 => all::<2>(weights, rows, acts, out),
+            _ => all::<0>(weights, rows, acts, out),
         }
     }
 }
 
-/// One row with `C` vectors. `KIND` is 0 for F32, 1 for F16, 2 for BF16.
+/// `KIND` is 0 for F32, 1 for F16, 2 for BF16.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tile<const KIND: usize, const C: usize>(
-    row: &[u8],
-    acts: &Activations,
-    n: usize,
-    column: usize,
-    out: SharedOut,
-) {
-    let vectors: [&[f32]; C] = std::array::from_fn(|c| acts.floats(n + c));
-    let cols = acts.cols();
-    let mut sums = [[_mm256_setzero_ps(); 2]; C];
-    let whole = cols / 8 * 8;
-    for at in (0..whole).step_by(8) {
-        // SAFETY: at + 8 elements lie within the row.
-        let weight = unsafe { eight::<KIND>(row.as_ptr(), at) };
-        for c in 0..C {
-            // SAFETY: at + 8 elements lie within the vector.
-            let x = unsafe { _mm256_loadu_ps(vectors[c].as_ptr().add(at)) };
-            sums[c][at / 8 % 2] = _mm256_fmadd_ps(weight, x, sums[c][at / 8 % 2]);
+unsafe fn all<const KIND: usize>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
+    let batch = (ROWS_BYTES / weights.row_bytes().max(1)).next_multiple_of(TILE_ROWS).max(TILE_ROWS);
+    let count = acts.n().div_ceil(TILE_VECTORS);
+    for first in rows.clone().step_by(batch) {
+        let end = (first + batch).min(rows.end);
+        for i in 0..count {
+            let (n, to) = (i * acts.n() / count, (i + 1) * acts.n() / count);
+            let mut row = first;
+            while row < end {
+                let height = if row + TILE_ROWS <= end { TILE_ROWS } else { 1 };
+                // SAFETY: rows and vectors of the tile exist; features as in the caller.
+                unsafe {
+                    match (height, to - n) {
+                        (TILE_ROWS, 3) => tile::<KIND, TILE_ROWS, 3>(weights, acts, n, row, out),
+                        (TILE_ROWS, 2) => tile::<KIND, TILE_ROWS, 2>(weights, acts, n, row, out),
+                        (TILE_ROWS, _) => tile::<KIND, TILE_ROWS, 1>(weights, acts, n, row, out),
+                        (_, 3) => tile::<KIND, 1, 3>(weights, acts, n, row, out),
+                        (_, 2) => tile::<KIND, 1, 2>(weights, acts, n, row, out),
+                        (_, _) => tile::<KIND, 1, 1>(weights, acts, n, row, out),
+                    }
+                }
+                row += height;
+            }
         }
     }
-    for c in 0..C {
-        let mut sum = horizontal(_mm256_add_ps(sums[c][0], sums[c][1]));
-        for at in whole..cols {
-            sum += scalar_at::<KIND>(row, at) * vectors[c][at];
+}
+
+/// `R` rows with `C` vectors.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn tile<const KIND: usize, const R: usize, const C: usize>(
+    weights: WeightRows<'_>,
+    acts: &Activations,
+    n: usize,
+    row: usize,
+    out: SharedOut,
+) {
+    let rows: [&[u8]; R] = std::array::from_fn(|r| weights.row(row + r));
+    let vectors: [&[f32]; C] = std::array::from_fn(|c| acts.floats(n + c));
+    let mut sums = [[_mm256_setzero_ps(); C]; R];
+    let whole = weights.cols / 8 * 8;
+    for at in (0..whole).step_by(8) {
+        // SAFETY: at + 8 elements lie within rows and vectors.
+        unsafe {
+            let x: [__m256; C] = std::array::from_fn(|c| _mm256_loadu_ps(vectors[c].as_ptr().add(at)));
+            for r in 0..R {
+                let weight = eight::<KIND>(rows[r].as_ptr(), at);
+                for c in 0..C {
+                    sums[r][c] = _mm256_fmadd_ps(weight, x[c], sums[r][c]);
+                }
+            }
         }
-        out.put(n + c, column, sum);
+    }
+    for r in 0..R {
+        for c in 0..C {
+            let rest: f32 = (whole..weights.cols).map(|at| scalar_at::<KIND>(rows[r], at) * vectors[c][at]).sum();
+            out.put(n + c, row + r, horizontal(sums[r][c]) + rest);
+        }
     }
 }
 

@@ -1,44 +1,40 @@
 //! How each block format unpacks into groups of 32 codes.
 
-use crate::quant::scale_min_6bit;
-use half::f16;
 use std::arch::x86_64::*;
-
-/// Scales and offsets of a block's groups (or half groups); unused places are zero.
-pub(super) struct Head {
-    pub scales: [f32; 16],
-    pub offsets: [f32; 16],
-}
 
 /// A block format as groups of 32 codes.
 pub(super) trait Format {
     /// Bytes of a block.
     const BYTES: usize;
-    /// Groups of 32 in a block.
-    const GROUPS: usize;
-    /// Whether the halves of a group have scales of their own.
-    const HALVES: bool = false;
     /// Whether codes are signed.
     const SIGNED: bool = false;
-    /// Whether anything is taken off.
-    const OFFSET: bool = true;
-
-    /// Scales and offsets: `value = scale x code - offset`.
-    fn head(block: &[u8]) -> Head;
 
     /// Codes of group `g`, in element order.
     ///
     /// # Safety
-    /// The processor has AVX2, FMA and F16C; `block` has [`Format::BYTES`] bytes and `g` is below [`Format::GROUPS`].
+    /// The processor has AVX2, FMA and F16C; `block` has [`Format::BYTES`] bytes and `g` is one of its groups.
     unsafe fn codes(block: &[u8], g: usize) -> __m256i;
 }
 
-/// A format with blocks of 32: a half-precision scale first, after it a minimum or nothing.
+/// A format with blocks of 32, one group: a half-precision scale first, after it a minimum or nothing.
 pub(super) trait Small: Format {
     /// Steps that are taken off every code.
     const STEPS: f32 = 0.0;
     /// Whether a half-precision minimum follows the scale: `value = scale x code + minimum`.
     const MINIMUM: bool = false;
+    /// Whether codes alone are not the value.
+    const OFFSET: bool = Self::MINIMUM || Self::STEPS != 0.0;
+
+    /// Scale and offset of a block: `value = scale x code - offset`.
+    ///
+    /// # Safety
+    /// The processor has AVX2, FMA and F16C.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn scale_and_offset(block: &[u8]) -> (f32, f32) {
+        let scale = half_at(block, 0);
+        (scale, if Self::MINIMUM { -half_at(block, 2) } else { Self::STEPS * scale })
+    }
 }
 
 /// Scales of a block of 256, ready for whole-number arithmetic.
@@ -53,11 +49,14 @@ pub(super) struct LargeHead {
 
 /// A format with blocks of 256, whose sub-block scales are whole numbers.
 pub(super) trait Large: Format {
+    /// Whether the halves of a group have scales of their own.
+    const HALVES: bool = false;
+
     /// The block's scales and offsets.
     ///
     /// # Safety
     /// The processor has AVX2, FMA and F16C; `block` has [`Format::BYTES`] bytes.
-    unsafe fn large_head(block: &[u8]) -> LargeHead;
+    unsafe fn head(block: &[u8]) -> LargeHead;
 }
 
 pub(super) struct Q4_0;
@@ -70,19 +69,6 @@ pub(super) struct Q3K;
 pub(super) struct Q4K;
 pub(super) struct Q5K;
 pub(super) struct Q6K;
-
-#[inline(always)]
-fn half_at(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
-}
-
-#[inline(always)]
-fn single(scale: f32, offset: f32) -> Head {
-    let mut head = Head { scales: [0.0; 16], offsets: [0.0; 16] };
-    head.scales[0] = scale;
-    head.offsets[0] = offset;
-    head
-}
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -111,7 +97,7 @@ unsafe fn nibbles(at: *const u8) -> __m256i {
 /// A half-precision number of a block, by instruction.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn half_by_instruction(block: &[u8], at: usize) -> f32 {
+fn half_at(block: &[u8], at: usize) -> f32 {
     _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes([block[at], block[at + 1]])))))
 }
 
@@ -157,12 +143,6 @@ fn word_at(block: &[u8], at: usize) -> u32 {
 
 impl Format for Q4_0 {
     const BYTES: usize = 18;
-    const GROUPS: usize = 1;
-    #[inline(always)]
-    fn head(block: &[u8]) -> Head {
-        let scale = half_at(block, 0);
-        single(scale, 8.0 * scale)
-    }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], _: usize) -> __m256i {
@@ -177,11 +157,6 @@ impl Small for Q4_0 {
 
 impl Format for Q4_1 {
     const BYTES: usize = 20;
-    const GROUPS: usize = 1;
-    #[inline(always)]
-    fn head(block: &[u8]) -> Head {
-        single(half_at(block, 0), -half_at(block, 2))
-    }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], _: usize) -> __m256i {
@@ -196,12 +171,6 @@ impl Small for Q4_1 {
 
 impl Format for Q5_0 {
     const BYTES: usize = 22;
-    const GROUPS: usize = 1;
-    #[inline(always)]
-    fn head(block: &[u8]) -> Head {
-        let scale = half_at(block, 0);
-        single(scale, 16.0 * scale)
-    }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], _: usize) -> __m256i {
@@ -216,11 +185,6 @@ impl Small for Q5_0 {
 
 impl Format for Q5_1 {
     const BYTES: usize = 24;
-    const GROUPS: usize = 1;
-    #[inline(always)]
-    fn head(block: &[u8]) -> Head {
-        single(half_at(block, 0), -half_at(block, 2))
-    }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], _: usize) -> __m256i {
@@ -235,13 +199,7 @@ impl Small for Q5_1 {
 
 impl Format for Q8_0 {
     const BYTES: usize = 34;
-    const GROUPS: usize = 1;
     const SIGNED: bool = true;
-    const OFFSET: bool = false;
-    #[inline(always)]
-    fn head(block: &[u8]) -> Head {
-        single(half_at(block, 0), 0.0)
-    }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], _: usize) -> __m256i {
@@ -252,24 +210,11 @@ impl Format for Q8_0 {
 
 impl Small for Q8_0 {}
 
-/// Scales and minimums of Q4_K and Q5_K.
-#[inline(always)]
-fn six_bit_head(block: &[u8]) -> Head {
-    let (scale, min) = (half_at(block, 0), half_at(block, 2));
-    let mut head = Head { scales: [0.0; 16], offsets: [0.0; 16] };
-    for j in 0..8 {
-        let (s, m) = scale_min_6bit(&block[4..16], j);
-        head.scales[j] = scale * f32::from(s);
-        head.offsets[j] = min * f32::from(m);
-    }
-    head
-}
-
-/// As [`six_bit_head`], for whole-number arithmetic: the 12 packed bytes four at a time.
+/// Scales and minimums of Q4_K and Q5_K: the 12 packed bytes four at a time.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn six_bit_large_head(block: &[u8]) -> LargeHead {
-    let (scale, min) = (half_by_instruction(block, 0), half_by_instruction(block, 2));
+fn six_bit_head(block: &[u8]) -> LargeHead {
+    let (scale, min) = (half_at(block, 0), half_at(block, 2));
     let (scales, mins, rest) = (word_at(block, 4), word_at(block, 8), word_at(block, 12));
     let (low_six, low_four, high_two) = (0x3f3f_3f3f, 0x0f0f_0f0f, 0x0303_0303);
     let packed = _mm_setr_epi32(
@@ -298,11 +243,6 @@ unsafe fn paired_nibbles(at: *const u8, g: usize) -> __m256i {
 
 impl Format for Q4K {
     const BYTES: usize = 144;
-    const GROUPS: usize = 8;
-    #[inline(always)]
-    fn head(block: &[u8]) -> Head {
-        six_bit_head(block)
-    }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], g: usize) -> __m256i {
@@ -314,18 +254,13 @@ impl Format for Q4K {
 impl Large for Q4K {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn large_head(block: &[u8]) -> LargeHead {
-        six_bit_large_head(block)
+    unsafe fn head(block: &[u8]) -> LargeHead {
+        six_bit_head(block)
     }
 }
 
 impl Format for Q5K {
     const BYTES: usize = 176;
-    const GROUPS: usize = 8;
-    #[inline(always)]
-    fn head(block: &[u8]) -> Head {
-        six_bit_head(block)
-    }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], g: usize) -> __m256i {
@@ -340,8 +275,8 @@ impl Format for Q5K {
 impl Large for Q5K {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn large_head(block: &[u8]) -> LargeHead {
-        six_bit_large_head(block)
+    unsafe fn head(block: &[u8]) -> LargeHead {
+        six_bit_head(block)
     }
 }
 
@@ -357,16 +292,6 @@ unsafe fn two_bit_plane(at: *const u8, g: usize) -> __m256i {
 
 impl Format for Q2K {
     const BYTES: usize = 84;
-    const GROUPS: usize = 8;
-    const HALVES: bool = true;
-    #[inline(always)]
-    fn head(block: &[u8]) -> Head {
-        let (scale, min) = (half_at(block, 80), half_at(block, 82));
-        Head {
-            scales: std::array::from_fn(|i| scale * f32::from(block[i] & 15)),
-            offsets: std::array::from_fn(|i| min * f32::from(block[i] >> 4)),
-        }
-    }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], g: usize) -> __m256i {
@@ -376,31 +301,24 @@ impl Format for Q2K {
 }
 
 impl Large for Q2K {
+    const HALVES: bool = true;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn large_head(block: &[u8]) -> LargeHead {
+    unsafe fn head(block: &[u8]) -> LargeHead {
         // SAFETY: the block has 84 bytes, 16 of them scales in low and minimums in high nibbles.
         let both = unsafe { load_16(block.as_ptr()) };
         let low = _mm_set1_epi8(15);
         let mins = _mm_and_si128(_mm_srli_epi16::<4>(both), low);
         LargeHead {
-            scale: half_by_instruction(block, 80),
+            scale: half_at(block, 80),
             scales: by_halves(_mm_and_si128(both, low)),
-            offsets: sixteen::<false>(mins, half_by_instruction(block, 82)),
+            offsets: sixteen::<false>(mins, half_at(block, 82)),
         }
     }
 }
 
 impl Format for Q3K {
     const BYTES: usize = 110;
-    const GROUPS: usize = 8;
-    const HALVES: bool = true;
-    #[inline(always)]
-    fn head(block: &[u8]) -> Head {
-        let scale = half_at(block, 108);
-        let scales = crate::quant::q3_k_scales(&block[96..108]).map(|s| scale * f32::from(s));
-        Head { scales, offsets: scales.map(|s| 4.0 * s) }
-    }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], g: usize) -> __m256i {
@@ -413,10 +331,11 @@ impl Format for Q3K {
 }
 
 impl Large for Q3K {
+    const HALVES: bool = true;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn large_head(block: &[u8]) -> LargeHead {
-        let scale = half_by_instruction(block, 108);
+    unsafe fn head(block: &[u8]) -> LargeHead {
+        let scale = half_at(block, 108);
         let scales = crate::quant::q3_k_scales(&block[96..108]);
         // SAFETY: there are 16 scales.
         let scales = unsafe { load_16(scales.as_ptr().cast()) };
@@ -426,14 +345,6 @@ impl Large for Q3K {
 
 impl Format for Q6K {
     const BYTES: usize = 210;
-    const GROUPS: usize = 8;
-    const HALVES: bool = true;
-    #[inline(always)]
-    fn head(block: &[u8]) -> Head {
-        let scale = half_at(block, 208);
-        let scales: [f32; 16] = std::array::from_fn(|i| scale * f32::from(block[192 + i] as i8));
-        Head { scales, offsets: scales.map(|s| 32.0 * s) }
-    }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], g: usize) -> __m256i {
@@ -451,10 +362,11 @@ impl Format for Q6K {
 }
 
 impl Large for Q6K {
+    const HALVES: bool = true;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn large_head(block: &[u8]) -> LargeHead {
-        let scale = half_by_instruction(block, 208);
+    unsafe fn head(block: &[u8]) -> LargeHead {
+        let scale = half_at(block, 208);
         // SAFETY: the block has 210 bytes, 16 scales from byte 192 on.
         let scales = unsafe { load_16(block.as_ptr().add(192)) };
         LargeHead { scale, scales: by_halves(scales), offsets: sixteen::<true>(scales, 32.0 * scale) }

@@ -30,6 +30,7 @@ pub mod process;
 
 pub mod transport;
 
+pub mod agent;
 pub mod lease;
 pub mod push;
 pub mod toolchain;

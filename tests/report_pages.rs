@@ -9,7 +9,7 @@ use farmgate::run::RunData;
 use report_fixtures as fixtures;
 
 fn page(name: &str, run: &RunData, judgement: Option<&Judgement>) -> String {
-    let html = render::html(&Report::build(run, judgement), &Templates::shipped().unwrap()).unwrap();
+    let html = render::html(&Templates::shipped().unwrap(), &Report::build(run, judgement)).unwrap();
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.html"));
     std::fs::write(path, &html).unwrap();
     html
@@ -69,7 +69,11 @@ fn the_page_loads_nothing_from_anywhere() {
     for (name, html) in all_pages() {
         for forbidden in ["src=", "@import", "url(", "<link", "<script", "<iframe", "<object", "<img", " on"] {
             let found = html.split('<').skip(1).filter_map(|t| t.split('>').next()).any(|tag| {
-                if forbidden == " on" { tag.split_whitespace().any(|w| w.starts_with("on") && w.contains('=')) } else { format!("<{tag}").contains(forbidden) }
+                if forbidden == " on" {
+                    tag.split_whitespace().any(|w| w.starts_with("on") && w.contains('='))
+                } else {
+                    format!("<{tag}").contains(forbidden)
+                }
             });
             assert!(!found, "{name}: contains {forbidden}");
         }
@@ -95,10 +99,36 @@ fn the_page_says_what_decided_and_what_is_missing() {
     let pages = all_pages();
     let of = |name: &str| pages.iter().find(|p| p.0 == name).unwrap().1.as_str();
     for (page, words) in [
-        ("comparison", &["NO-GO", "5.9 % slower", "FAIL", "PASS", "INCONCLUSIVE", "cccccccccccc", "each on CPUs 4-7",
-            "No temperature sensor on this device", "Google Tensor G2", "6.1.99-android14", "-7.1 % to -5.2 % (90 %)"][..]),
-        ("trouble", &["INFRA", "connection refused", "not-cool", "not-finite", "killed by oom-kernel", "SIGILL",
-            "ran past its budget of 30.0 s", "mapping 88 MB", "unbounded"]),
+        (
+            "comparison",
+            &[
+                "NO-GO",
+                "5.9 % slower",
+                "FAIL",
+                "PASS",
+                "INCONCLUSIVE",
+                "cccccccccccc",
+                "each on CPUs 4-7",
+                "No temperature sensor on this device",
+                "Google Tensor G2",
+                "6.1.99-android14",
+                "-7.1 % to -5.2 % (90 %)",
+            ][..],
+        ),
+        (
+            "trouble",
+            &[
+                "INFRA",
+                "connection refused",
+                "not-cool",
+                "not-finite",
+                "killed by oom-kernel",
+                "SIGILL",
+                "ran past its budget of 30.0 s",
+                "mapping 88 MB",
+                "unbounded",
+            ],
+        ),
         ("empty", &["NO VERDICT", "UNFINISHED", "No device took part"]),
         ("interrupted", &["INTERRUPTED", "4 of 6 cells had ended", "3 of 6 valid", "2 never started", "No baseline"]),
     ] {

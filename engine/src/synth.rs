@@ -143,6 +143,8 @@ impl Shape {
             format!("{} heads are no multiple of {} kv-heads", self.heads, self.kv_heads)
         } else if self.head_dim == 0 || self.head_dim % 2 != 0 {
             format!("head-dim {} is not an even number above zero", self.head_dim)
+        } else if self.heads.checked_mul(self.head_dim).is_none_or(|width| width > DIMENSION_MAX) {
+            format!("heads x head-dim is more than {DIMENSION_MAX}")
         } else if self.hidden % 32 != 0 || self.ffn % 32 != 0 || (self.heads * self.head_dim) % 32 != 0 {
             "hidden, ffn and heads x head-dim must be multiples of 32".to_owned()
         } else if self.vocab < tokens_min {
@@ -157,13 +159,13 @@ impl Shape {
         Err(EngineError::usage(fault))
     }
 
-    /// Number of weights.
+    /// Number of weights; as many as u64 counts when there are more.
     pub fn parameters(&self) -> u64 {
-        let [hidden, ffn, q, kv, vocab] =
-            [self.hidden, self.ffn, self.heads * self.head_dim, self.kv_heads * self.head_dim, self.vocab]
-                .map(u64::from);
-        let layer = hidden * (2 * q + 2 * kv + 3 * ffn + 2);
-        layer * u64::from(self.layers) + hidden * vocab * if self.tied { 1 } else { 2 } + hidden
+        let [hidden, ffn, heads, kv_heads, head_dim, vocab] =
+            [self.hidden, self.ffn, self.heads, self.kv_heads, self.head_dim, self.vocab].map(u128::from);
+        let layer = hidden * (2 * heads * head_dim + 2 * kv_heads * head_dim + 3 * ffn + 2);
+        let ends = hidden * vocab * if self.tied { 1 } else { 2 } + hidden;
+        u64::try_from(layer * u128::from(self.layers) + ends).unwrap_or(u64::MAX)
     }
 }
 
@@ -427,6 +429,8 @@ mod tests {
             ("layers=2,layers=3", "given twice"),
             ("layer=2", "unknown dimension"),
             ("layers=1000000,hidden=1000000,ffn=1000000,heads=100,vocab=1000000", "more than"),
+            ("layers=1,hidden=1024,ffn=64,heads=1000000,head-dim=1000000,vocab=300", "heads x head-dim"),
+            ("layers=1048576,hidden=1048576,ffn=1048576,heads=32,vocab=1048576", "more than"),
         ] {
             let error = Shape::parse(text).unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");

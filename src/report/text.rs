@@ -1,12 +1,14 @@
 //! Words and numbers as people read them. Everything that came from a device goes through [`clean`] or
 //! [`clean_lines`] first: it is data, and it must not move a cursor, turn a line around or break an XML reader.
 
-use farmgate_engine::protocol::ExitCause;
+use farmgate_engine::protocol::{CoreCluster, ExitCause};
 
 /// Most characters of a name that reports show.
 pub const NAME_CHARS_MAX: usize = 96;
 /// Most characters of a sentence that reports show.
 pub const SENTENCE_CHARS_MAX: usize = 600;
+/// Most characters of an engine's reason that reports show.
+const REASON_CHARS_MAX: usize = 200;
 /// Most characters of a stderr tail that reports show.
 pub const TAIL_CHARS_MAX: usize = 2000;
 
@@ -18,6 +20,18 @@ pub fn clean(text: &str) -> String {
 /// A sentence, as [`clean`] but longer.
 pub fn clean_sentence(text: &str) -> String {
     cleaned(text, SENTENCE_CHARS_MAX, false)
+}
+
+/// Several lines of our own messages as one sentence: parts joined by semicolons, the place left out since the reader
+/// knows the device.
+pub fn joined_sentence(text: &str) -> String {
+    let parts = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("--> "));
+    clean_sentence(&parts.collect::<Vec<_>>().join("; "))
+}
+
+/// A number of things, for instance `1 cell` or `2 cells`.
+pub fn counted(count: usize, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
 
 /// Several lines of text from a device, for instance the tail of stderr: line ends stay.
@@ -79,11 +93,19 @@ pub fn number(value: f64) -> String {
 
 /// A number with its unit; a ratio has none.
 pub fn quantity(value: f64, unit: &str) -> String {
-    if unit.is_empty() { number(value) } else { format!("{} {unit}", number(value)) }
+    if is_unitless(unit) { number(value) } else { format!("{} {unit}", number(value)) }
 }
 
-/// The unit of a metric by the rule that it comes last in the name; empty for ratios and rates.
+/// Whether a unit is not worth a word after a number.
+pub fn is_unitless(unit: &str) -> bool {
+    unit.is_empty() || unit == "ratio"
+}
+
+/// The unit of a metric; of one that is not in the table (an imported one) by the rule that it comes last in the name.
 pub fn unit_of(metric: &str) -> &'static str {
+    if let Some(kind) = crate::metric::find(metric) {
+        return kind.unit;
+    }
     const UNITS: &[(&str, &str)] = &[
         ("-mb-per-h", "MB/h"),
         ("-j-per-token", "J/token"),
@@ -95,7 +117,7 @@ pub fn unit_of(metric: &str) -> &'static str {
         ("-w", "W"),
     ];
     let base = metric.split('@').next().unwrap_or(metric);
-    UNITS.iter().find(|(suffix, _)| base.ends_with(suffix)).map_or("", |(_, unit)| unit)
+    UNITS.iter().find(|(suffix, _)| base.ends_with(suffix)).map_or("ratio", |(_, unit)| unit)
 }
 
 /// A change given as a ratio, in per cent with its sign: 0.95 is `-5.0 %`.
@@ -155,12 +177,28 @@ pub fn hash_prefix(hash: &str) -> String {
     clean(hash).chars().take(12).collect()
 }
 
+/// Equal cores with their clock and governor.
+pub fn cluster(cluster: &CoreCluster) -> String {
+    let cores: Vec<String> = cluster.cores.iter().take(64).map(u32::to_string).collect();
+    let mut words = cores.join(",");
+    if let Some(khz) = cluster.clock_max_khz {
+        words.push_str(&format!(" at {:.2} GHz", khz as f64 / 1e6));
+    }
+    if let Some(governor) = &cluster.governor {
+        words.push_str(&format!(" ({})", clean(governor)));
+    }
+    if !cluster.offline.is_empty() {
+        words.push_str(&format!(", {} offline", cluster.offline.len()));
+    }
+    words
+}
+
 /// How a child process ended, as a phrase.
 pub fn exit_cause(exit: &ExitCause) -> String {
     match exit {
         ExitCause::Done => "done".to_owned(),
         ExitCause::Failed { status, what } => {
-            format!("the engine refused with status {status}: {}", clean_sentence(what))
+            format!("the engine refused with status {status}: {}", cleaned(what, REASON_CHARS_MAX, false))
         }
         ExitCause::Crash { signal } => format!("crashed with {}", clean(signal)),
         ExitCause::Killed { by } if by == "unknown" => "killed; by whom is unknown".to_owned(),
@@ -193,17 +231,18 @@ mod tests {
     #[test]
     fn numbers_carry_four_significant_digits_at_every_size() {
         let shown: Vec<String> =
-            [0.0, 12.0, 12.3456, 1234.56, 0.012_345, -98.765, 1.5e9, 2e-7].iter().map(|v| number(*v)).collect();
+            [0.0, 12.0, 12.3456, 1234.56, 0.012_344, -98.765, 1.5e9, 2e-7].iter().map(|v| number(*v)).collect();
         assert_eq!(shown, ["0", "12", "12.35", "1235", "0.01234", "-98.77", "1.500e9", "2.000e-7"]);
         assert_eq!(number(f64::INFINITY), "unbounded");
     }
 
     #[test]
-    fn the_unit_is_read_off_the_end_of_the_name() {
+    fn the_unit_is_that_of_the_table_else_read_off_the_end_of_the_name() {
         assert_eq!(unit_of("decode-tps@2048"), "token/s");
         assert_eq!(unit_of("ttft-ms@cold"), "ms");
         assert_eq!(unit_of("memory-growth-mb-per-h"), "MB/h");
-        assert_eq!(unit_of("golden-match-ratio"), "");
+        assert_eq!(unit_of("golden-match-ratio"), "ratio");
+        assert_eq!(unit_of("imported-thing-tps"), "token/s");
     }
 
     #[test]

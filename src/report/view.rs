@@ -195,7 +195,7 @@ pub struct MetricView {
     pub scenario: String,
     /// Metric with qualifier.
     pub metric: String,
-    /// Unit; empty for ratios.
+    /// Unit; `ratio` where there is none.
     pub unit: String,
     /// `higher is better`, `lower is better` or empty.
     pub better: &'static str,

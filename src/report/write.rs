@@ -15,7 +15,7 @@ pub const FILES: [&str; 5] = ["report.html", "report.md", "junit.xml", "samples.
 impl Templates {
     /// The templates that ship, with those of a folder (`*.j2`, `*.css`) in their place. A folder that does not exist
     /// changes nothing.
-    pub fn from_folder(folder: &Path) -> Result<Self> {
+    pub fn load(folder: &Path) -> Result<Self> {
         let entries = match std::fs::read_dir(folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Self::shipped(),
@@ -68,9 +68,9 @@ pub fn write_all(
 ) -> Result<Vec<PathBuf>> {
     let report = Report::build(run, judgement);
     let texts = [
-        render::html(&report, templates)?,
-        render::markdown(&report, templates)?,
-        render::junit(&report, templates)?,
+        render::html(templates, &report)?,
+        render::markdown(templates, &report)?,
+        render::junit(templates, &report)?,
         render::csv(run)?,
         render::json(run, judgement)?,
     ];

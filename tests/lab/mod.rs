@@ -228,3 +228,20 @@ fn children_of(pid: i32) -> Vec<i32> {
     }
     found
 }
+
+/// The farmhand of this checkout, built once.
+pub fn farmhand() -> farmgate::toolchain::Artefact {
+    static BUILT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    let folder = BUILT.get_or_init(|| {
+        let debug = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "-q", "-p", "farmgate-engine", "--bin", "farmhand", "--target-dir"])
+            .arg(debug.parent().unwrap())
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .unwrap();
+        assert!(built.success(), "farmhand does not build");
+        debug
+    });
+    farmgate::toolchain::from_folder(folder, farmgate::toolchain::host_target()).unwrap()
+}

@@ -54,12 +54,7 @@ pub fn manifest(run: &str, baseline: bool, devices: &[DeviceFacts]) -> Manifest 
         run: RunId::parse(run).expect("a run's name"),
         created: "2026-07-01T09:30:00Z".into(),
         farmgate_version: "0.1.0".into(),
-        host: HostFacts {
-            os: "Debian 13".into(),
-            kernel: "6.12.0".into(),
-            cpus: 8,
-            memory_bytes: 33_500_000_000,
-        },
+        host: HostFacts { os: "Debian 13".into(), kernel: "6.12.0".into(), cpus: 8, memory_bytes: 33_500_000_000 },
         scenarios: vec!["latency".into()],
         candidate: model("smollm2-135m-v2-q4_0.gguf", 'c'),
         baseline: baseline.then(|| model("smollm2-135m-v1-q4_0.gguf", 'b')),
@@ -91,7 +86,10 @@ pub fn device(name: &str, soc: &str) -> DeviceData {
         page_size_bytes: 4096,
         memory_bytes: 7_900_000_000,
         isa: vec!["dotprod".into(), "i8mm".into()],
-        clusters: vec![cluster(&[4, 5, 6, 7], 2_850_000, "sched_util"), cluster(&[0, 1, 2, 3], 1_800_000, "sched_util")],
+        clusters: vec![
+            cluster(&[4, 5, 6, 7], 2_850_000, "sched_util"),
+            cluster(&[0, 1, 2, 3], 1_800_000, "sched_util"),
+        ],
         power_modes: vec![("memory clock".into(), "3200 MHz".into())],
         battery_percent: Some(81),
         ..Fingerprint::default()
@@ -143,7 +141,14 @@ fn proof() -> SelfProof {
 }
 
 pub fn sample(metric: &str, repetition: u32, value: f64) -> Sample {
-    Sample { attempt: 0, step: 1, repetition, metric: metric.into(), value: Some(finite(value)), validity: Validity::Valid }
+    Sample {
+        attempt: 0,
+        step: 1,
+        repetition,
+        metric: metric.into(),
+        value: Some(finite(value)),
+        validity: Validity::Valid,
+    }
 }
 
 /// Speeds of a device: its metrics with the baseline's typical value, relative spread, and the candidate's factor.
@@ -164,7 +169,10 @@ pub fn measure(device: &mut DeviceData, pairs: u32, speeds: &Speeds, noise: &mut
             }
             let slow = if arm == Arm::Candidate { 1.06 } else { 1.0 };
             let itl_us = (0..127)
-                .map(|i| (18_500.0 * slow * (1.0 + f64::from(i) * 0.0009) * noise.factor(0.05)) as u32 + if i % 61 == 60 { 9_000 } else { 0 })
+                .map(|i| {
+                    (18_500.0 * slow * (1.0 + f64::from(i) * 0.0009) * noise.factor(0.05)) as u32
+                        + if i % 61 == 60 { 9_000 } else { 0 }
+                })
                 .collect();
             cell.token_times.push(TokenTimes {
                 cell: position,
@@ -271,7 +279,14 @@ pub fn comparison() -> (RunData, Judgement) {
     (run, judgement)
 }
 
-pub fn paired(rule: &str, device: &str, metric: &str, outcome: Outcome, point: f64, (low, high): (f64, f64)) -> RuleOutcome {
+pub fn paired(
+    rule: &str,
+    device: &str,
+    metric: &str,
+    outcome: Outcome,
+    point: f64,
+    (low, high): (f64, f64),
+) -> RuleOutcome {
     let slower = if metric.contains("tps") { 0.95 } else { 1.05 };
     RuleOutcome {
         rule: rule.into(),
@@ -299,11 +314,26 @@ pub fn paired(rule: &str, device: &str, metric: &str, outcome: Outcome, point: f
     }
 }
 
-pub fn absolute(rule: &str, device: &str, metric: &str, outcome: Outcome, point: f64, (low, high): (f64, f64), limit: f64) -> RuleOutcome {
+pub fn absolute(
+    rule: &str,
+    device: &str,
+    metric: &str,
+    outcome: Outcome,
+    point: f64,
+    (low, high): (f64, f64),
+    limit: f64,
+) -> RuleOutcome {
     RuleOutcome {
         demand: format!("at least {limit} token/s"),
         sentence: format!("at least {limit} token/s is required; {point} was found, interval {low} to {high}, n = 12"),
-        estimate: Some(Estimate { point, low, high, confidence: 0.9, n: 12, method: "median, order statistics".into() }),
+        estimate: Some(Estimate {
+            point,
+            low,
+            high,
+            confidence: 0.9,
+            n: 12,
+            method: "median, order statistics".into(),
+        }),
         limit: Some(limit),
         ..paired(rule, device, metric, outcome, point, (low, high))
     }
@@ -319,7 +349,15 @@ pub fn trouble() -> (RunData, Judgement) {
         fingerprint: None,
         engine_sha256: None,
         failure: Some("ssh: connection refused\n  --> device lost-1\n\nhint: is sshd running?".into()),
-        cells: (0..4).map(|i| CellData { attempts: 0, exit: None, proof: None, duration_ms: None, ..cell(i, Arm::Candidate, i, 0) }).collect(),
+        cells: (0..4)
+            .map(|i| CellData {
+                attempts: 0,
+                exit: None,
+                proof: None,
+                duration_ms: None,
+                ..cell(i, Arm::Candidate, i, 0)
+            })
+            .collect(),
         ..device("lost-1", "")
     };
     let mut ill = device(HOSTILE, HOSTILE);
@@ -351,11 +389,8 @@ pub fn trouble() -> (RunData, Judgement) {
         ..paired("decode-speed", "lost-1", "decode-tps@0", Outcome::Infra, 1.0, (1.0, 1.0))
     };
     let facts = [lost.facts.clone(), ill.facts.clone()];
-    let run = RunData {
-        manifest: manifest("trouble", true, &facts),
-        state: RunState::Complete,
-        devices: vec![lost, ill],
-    };
+    let run =
+        RunData { manifest: manifest("trouble", true, &facts), state: RunState::Complete, devices: vec![lost, ill] };
     let judgement = Judgement {
         policy: "release".into(),
         verdict: Verdict::Inconclusive,
@@ -380,7 +415,16 @@ pub fn interrupted() -> RunData {
     let cells = &mut sbc.cells;
     cells[3].exit = Some(ExitCause::Interrupted);
     for cell in &mut cells[4..] {
-        *cell = CellData { attempts: 0, exit: None, proof: None, samples: vec![], token_times: vec![], telemetry: vec![], duration_ms: None, ..cell.clone() };
+        *cell = CellData {
+            attempts: 0,
+            exit: None,
+            proof: None,
+            samples: vec![],
+            token_times: vec![],
+            telemetry: vec![],
+            duration_ms: None,
+            ..cell.clone()
+        };
     }
     let facts = [sbc.facts.clone()];
     RunData { manifest: manifest("stopped", false, &facts), state: RunState::Interrupted, devices: vec![sbc] }

@@ -10,7 +10,9 @@ mod tests;
 mod writer;
 
 pub use metadata::{Metadata, Value};
-pub use parse::{ARRAY_ELEMENTS_MAX, ENTRIES_MAX, NAME_BYTES_MAX, STRING_BYTES_MAX, TENSORS_MAX};
+pub use parse::{
+    ALIGNMENT_BYTES_MAX, ARRAY_ELEMENTS_MAX, DIMENSIONS_MAX, ENTRIES_MAX, NAME_BYTES_MAX, STRING_BYTES_MAX, TENSORS_MAX,
+};
 pub use split::split_set;
 pub use tensor_type::TensorType;
 pub use writer::{TensorSource, Writer};

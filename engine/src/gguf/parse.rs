@@ -17,6 +17,11 @@ pub const TENSORS_MAX: u64 = 1 << 20;
 pub const ARRAY_ELEMENTS_MAX: u64 = 1 << 24;
 /// Most dimensions of a tensor.
 pub const DIMENSIONS_MAX: u32 = 4;
+/// Largest alignment of tensor data, bytes.
+pub const ALIGNMENT_BYTES_MAX: u64 = 1 << 20;
+
+/// What to do about a file whose inside makes no sense.
+const FETCH_AGAIN: &str = "the file is damaged or was not wholly copied; fetch or copy it again and compare its size";
 
 /// One tensor as its file describes it.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,11 +57,13 @@ pub(super) fn header(bytes: &[u8]) -> Result<Header> {
             .fault("version", format!("GGUF version {version} is not supported"))
             .hint("versions 2 and 3 are; convert the model again with a newer converter"));
     }
-    let tensor_count = reader.count("tensor_count", TENSORS_MAX)?;
-    let entry_count = reader.count("metadata_kv_count", ENTRIES_MAX)?;
+    let tensor_count = reader.count("tensor_count", TENSORS_MAX, "TENSORS_MAX")?;
+    let entry_count = reader.count("metadata_kv_count", ENTRIES_MAX, "ENTRIES_MAX")?;
     let metadata = read_metadata(&mut reader, entry_count)?;
     let alignment = alignment(&metadata)?;
     let tensors = read_tensors(&mut reader, tensor_count, alignment)?;
+    let data_end = check_overlap(&tensors)?.unwrap_or(reader.at);
+    check_joined(bytes, data_end)?;
     Ok(Header { metadata, tensors })
 }
 
@@ -88,10 +95,7 @@ fn check_magic(bytes: &[u8]) -> Result<()> {
 fn read_metadata(reader: &mut Reader<'_>, entry_count: u64) -> Result<Metadata> {
     let mut metadata = Metadata::new();
     for i in 0..entry_count {
-        let key = reader.string(&format!("metadata key {i}"), NAME_BYTES_MAX)?;
-        if key.is_empty() {
-            return Err(reader.fault(&format!("metadata key {i}"), "the key is empty"));
-        }
+        let key = reader.name(&format!("metadata key {i}"))?;
         if metadata.get(&key).is_some() {
             return Err(reader.fault(&format!("metadata key {i}"), format!("`{}` stands twice", key.escape_debug())));
         }
@@ -104,11 +108,41 @@ fn read_metadata(reader: &mut Reader<'_>, entry_count: u64) -> Result<Metadata> 
 
 fn alignment(metadata: &Metadata) -> Result<u64> {
     let alignment = metadata.u64("general.alignment")?.unwrap_or(32);
-    if alignment.is_power_of_two() && alignment <= 1 << 20 {
+    if alignment.is_power_of_two() && alignment <= ALIGNMENT_BYTES_MAX {
         return Ok(alignment);
     }
-    Err(EngineError::model(format!("alignment {alignment} is not a power of two up to {}", 1 << 20))
-        .at("field general.alignment"))
+    Err(EngineError::model(format!(
+        "alignment {alignment} is not a power of two up to {ALIGNMENT_BYTES_MAX} (ALIGNMENT_BYTES_MAX)"
+    ))
+    .at("field general.alignment")
+    .hint(FETCH_AGAIN))
+}
+
+/// No two tensors share bytes. Returns where the last one ends, when there is any.
+fn check_overlap(tensors: &[TensorHeader]) -> Result<Option<usize>> {
+    let mut in_order: Vec<&TensorHeader> = tensors.iter().collect();
+    in_order.sort_unstable_by_key(|t| t.offset);
+    for pair in in_order.windows(2) {
+        if pair[0].offset + pair[0].bytes > pair[1].offset {
+            let (first, second) = (pair[0].name.escape_debug(), pair[1].name.escape_debug());
+            return Err(EngineError::model(format!("the data of tensors `{first}` and `{second}` overlap"))
+                .at(format!("byte {}, field offset of tensor `{second}`", pair[1].offset))
+                .hint(FETCH_AGAIN));
+        }
+    }
+    Ok(in_order.last().map(|t| t.offset + t.bytes))
+}
+
+/// Files of a set that were joined with `cat`: another header begins where this file's padding ends.
+fn check_joined(bytes: &[u8], data_end: usize) -> Result<()> {
+    let rest = &bytes[data_end.min(bytes.len())..];
+    let padding = rest.iter().take(ALIGNMENT_BYTES_MAX as usize).take_while(|b| **b == 0).count();
+    if !rest[padding..].starts_with(b"GGUF") {
+        return Ok(());
+    }
+    Err(EngineError::model("another GGUF file begins after the last tensor: files of a set were joined with cat")
+        .at(format!("byte {}", data_end + padding))
+        .hint("keep the files of the set apart (NAME-00001-of-000NN.gguf), or merge them with a tool for GGUF"))
 }
 
 fn read_tensors(reader: &mut Reader<'_>, tensor_count: u64, alignment: u64) -> Result<Vec<TensorHeader>> {
@@ -142,7 +176,7 @@ fn read_tensors(reader: &mut Reader<'_>, tensor_count: u64, alignment: u64) -> R
                 name.escape_debug(),
                 base.saturating_add(offset)
             ))
-            .at(format!("offset of tensor `{}`", name.escape_debug()))
+            .at(format!("field offset of tensor `{}`", name.escape_debug()))
             .hint("the file is cut short; fetch or copy it again and compare its size")),
         }
     };
@@ -150,11 +184,12 @@ fn read_tensors(reader: &mut Reader<'_>, tensor_count: u64, alignment: u64) -> R
 }
 
 fn read_tensor(reader: &mut Reader<'_>, i: u64) -> Result<(String, Vec<u64>, TensorType, u64)> {
-    let name = reader.string(&format!("name of tensor {i}"), NAME_BYTES_MAX)?;
+    let name = reader.name(&format!("name of tensor {i}"))?;
     let field = format!("tensor `{}`", name.escape_debug());
     let dimensions = reader.u32(&format!("dimension count of {field}"))?;
     if dimensions == 0 || dimensions > DIMENSIONS_MAX {
-        return Err(reader.fault(&field, format!("{dimensions} dimensions, 1 to {DIMENSIONS_MAX} are possible")));
+        let what = format!("{dimensions} dimensions, 1 to {DIMENSIONS_MAX} are possible (DIMENSIONS_MAX)");
+        return Err(reader.fault(&field, what));
     }
     let mut shape = Vec::with_capacity(dimensions as usize);
     for _ in 0..dimensions {
@@ -191,15 +226,19 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn fault(&self, field: &str, what: impl Into<String>) -> EngineError {
-        EngineError::model(what).at(format!("byte {}, field {field}", self.at))
+        self.fault_at(self.at, field, what)
+    }
+
+    fn fault_at(&self, at: usize, field: &str, what: impl Into<String>) -> EngineError {
+        EngineError::model(what).at(format!("byte {at}, field {field}")).hint(FETCH_AGAIN)
     }
 
     fn take(&mut self, bytes: u64, field: &str) -> Result<&'a [u8]> {
         let left = (self.bytes.len() - self.at) as u64;
         if bytes > left {
-            return Err(self
-                .fault(field, format!("the file ends here: {bytes} more bytes are needed, {left} are left"))
-                .hint("the file is cut short or damaged; fetch or copy it again and compare its size"));
+            return Err(
+                self.fault(field, format!("the file ends here: {bytes} more bytes are needed, {left} are left"))
+            );
         }
         let from = self.at;
         self.at += bytes as usize;
@@ -220,30 +259,41 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array(field)?))
     }
 
-    fn count(&mut self, field: &str, max: u64) -> Result<u64> {
+    fn count(&mut self, field: &str, max: u64, limit: &str) -> Result<u64> {
         let at = self.at;
         let count = self.u64(field)?;
         // every entry takes at least eight bytes, so a count beyond the file's size is damage whatever the limit is
         if count > max || count > self.bytes.len() as u64 / 8 {
-            return Err(EngineError::model(format!(
-                "a count of {count} is beyond the limit of {max} or the file's size"
-            ))
-            .at(format!("byte {at}, field {field}"))
-            .hint("the file is damaged; fetch or copy it again"));
+            let what = format!("a count of {count} is beyond the limit of {max} ({limit}) or the file's size");
+            return Err(self.fault_at(at, field, what));
         }
         Ok(count)
     }
 
-    fn string(&mut self, field: &str, max: u64) -> Result<String> {
+    fn string_bytes(&mut self, field: &str, max: u64, limit: &str) -> Result<&'a [u8]> {
         let at = self.at;
         let length = self.u64(field)?;
         if length > max {
-            return Err(EngineError::model(format!("a length of {length} bytes is beyond the limit of {max}"))
-                .at(format!("byte {at}, field {field}"))
-                .hint("the file is damaged; fetch or copy it again"));
+            let what = format!("a length of {length} bytes is beyond the limit of {max} ({limit})");
+            return Err(self.fault_at(at, field, what));
         }
-        let bytes = self.take(length, field)?;
-        // tokens may hold any bytes; what is not UTF-8 is kept as replacement characters, as other readers do
+        self.take(length, field)
+    }
+
+    /// A metadata key or tensor name: not empty, and UTF-8, since replaced characters could make two names one.
+    fn name(&mut self, field: &str) -> Result<String> {
+        let at = self.at;
+        let bytes = self.string_bytes(field, NAME_BYTES_MAX, "NAME_BYTES_MAX")?;
+        match std::str::from_utf8(bytes) {
+            Ok("") => Err(self.fault_at(at, field, "the name is empty")),
+            Ok(name) => Ok(name.to_owned()),
+            Err(e) => Err(self.fault_at(at + 8 + e.valid_up_to(), field, "the name is not UTF-8")),
+        }
+    }
+
+    /// A text. Tokens may hold any bytes; what is not UTF-8 is kept as replacement characters, as other readers do.
+    fn text(&mut self, field: &str) -> Result<String> {
+        let bytes = self.string_bytes(field, STRING_BYTES_MAX, "STRING_BYTES_MAX")?;
         Ok(String::from_utf8_lossy(bytes).into_owned())
     }
 
@@ -253,7 +303,7 @@ impl<'a> Reader<'a> {
             6 => Ok(Value::Float(f32::from_le_bytes(self.array(&field)?).into())),
             12 => Ok(Value::Float(f64::from_le_bytes(self.array(&field)?))),
             7 => Ok(Value::Bool(self.take(1, &field)?[0] != 0)),
-            8 => Ok(Value::String(self.string(&field, STRING_BYTES_MAX)?)),
+            8 => Ok(Value::String(self.text(&field)?)),
             9 => self.array_value(&field),
             _ => match self.integer(&field, kind)? {
                 Integer::Unsigned(n) => Ok(Value::Unsigned(n)),
@@ -290,15 +340,14 @@ impl<'a> Reader<'a> {
         };
         let left = (self.bytes.len() - self.at) as u64;
         if count > ARRAY_ELEMENTS_MAX || count.saturating_mul(smallest) > left {
-            return Err(EngineError::model(format!(
-                "an array of {count} elements is beyond the limit of {ARRAY_ELEMENTS_MAX} or the file's end"
-            ))
-            .at(format!("byte {at}, field {field}"))
-            .hint("the file is cut short or damaged; fetch or copy it again"));
+            let what = format!(
+                "an array of {count} elements is beyond the limit of {ARRAY_ELEMENTS_MAX} (ARRAY_ELEMENTS_MAX) or the file's end"
+            );
+            return Err(self.fault_at(at, field, what));
         }
         let n = 0..count;
         Ok(match kind {
-            8 => Value::Strings(n.map(|_| self.string(field, STRING_BYTES_MAX)).collect::<Result<_>>()?),
+            8 => Value::Strings(n.map(|_| self.text(field)).collect::<Result<_>>()?),
             7 => Value::Bools(n.map(|_| Ok(self.take(1, field)?[0] != 0)).collect::<Result<_>>()?),
             6 => Value::Floats(n.map(|_| Ok(f32::from_le_bytes(self.array(field)?))).collect::<Result<_>>()?),
             12 => Value::Floats(n.map(|_| Ok(f64::from_le_bytes(self.array(field)?) as f32)).collect::<Result<_>>()?),

@@ -1,13 +1,14 @@
 //! Writes GGUF version 3. Tensor data may come from a closure, so that a model of many gigabytes takes no memory.
 
-use super::{Metadata, TensorType, Value};
+use super::{ALIGNMENT_BYTES_MAX, Metadata, TensorType, Value};
 use crate::error::{EngineError, Result};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Alignment of tensor data, bytes; the format's default.
-const ALIGNMENT: u64 = 32;
+/// Alignment of tensor data where the metadata does not ask for another, bytes; the format's default.
+const ALIGNMENT_BYTES: u64 = 32;
 
 /// Produces a tensor's bytes: called once, writes exactly the tensor's size.
 pub type TensorSource<'a> = Box<dyn FnOnce(&mut dyn Write) -> std::io::Result<()> + 'a>;
@@ -75,7 +76,15 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes the file: whole under a temporary name beside it, then renamed, so that `path` is never half a model.
+    ///
+    /// # Errors
+    /// `general.alignment` is no possible alignment, two tensors have one name, or the file cannot be written.
     pub fn write(self, path: &Path) -> Result<()> {
+        let alignment = self.alignment()?;
+        let mut names = HashSet::new();
+        if let Some(twice) = self.tensors.iter().find(|tensor| !names.insert(&tensor.name)) {
+            return Err(EngineError::usage(format!("tensor `{}` was added twice", twice.name)));
+        }
         let temporary = temporary_beside(path);
         let fault = |e: &std::io::Error| {
             EngineError::io("cannot write the model", e)
@@ -84,7 +93,7 @@ impl<'a> Writer<'a> {
         };
         let written = File::create(&temporary).and_then(|file| {
             let mut out = Counted { inner: BufWriter::with_capacity(1 << 20, file), bytes: 0 };
-            self.write_to(&mut out)?;
+            self.write_to(&mut out, alignment)?;
             out.inner.flush()?;
             out.inner.get_ref().sync_all()
         });
@@ -95,7 +104,15 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn write_to(self, out: &mut Counted<impl Write>) -> std::io::Result<()> {
+    fn alignment(&self) -> Result<u64> {
+        let alignment = self.metadata.u64("general.alignment")?.unwrap_or(ALIGNMENT_BYTES);
+        if alignment.is_power_of_two() && alignment <= ALIGNMENT_BYTES_MAX {
+            return Ok(alignment);
+        }
+        Err(EngineError::usage(format!("alignment {alignment} is not a power of two up to {ALIGNMENT_BYTES_MAX}")))
+    }
+
+    fn write_to(self, out: &mut Counted<impl Write>, alignment: u64) -> std::io::Result<()> {
         out.write_all(b"GGUF")?;
         out.write_all(&3u32.to_le_bytes())?;
         out.write_all(&(self.tensors.len() as u64).to_le_bytes())?;
@@ -113,9 +130,9 @@ impl<'a> Writer<'a> {
             }
             out.write_all(&tensor.tensor_type.id().to_le_bytes())?;
             out.write_all(&offset.to_le_bytes())?;
-            offset += tensor.bytes.next_multiple_of(ALIGNMENT);
+            offset += tensor.bytes.next_multiple_of(alignment);
         }
-        out.pad(ALIGNMENT)?;
+        out.pad(alignment)?;
         for tensor in self.tensors {
             let before = out.bytes;
             (tensor.source)(out)?;
@@ -127,7 +144,7 @@ impl<'a> Writer<'a> {
                     tensor.bytes
                 )));
             }
-            out.pad(ALIGNMENT)?;
+            out.pad(alignment)?;
         }
         Ok(())
     }
@@ -147,7 +164,7 @@ struct Counted<W> {
 impl<W: Write> Counted<W> {
     fn pad(&mut self, alignment: u64) -> std::io::Result<()> {
         let gap = (self.bytes.next_multiple_of(alignment) - self.bytes) as usize;
-        self.write_all(&[0; ALIGNMENT as usize][..gap])
+        self.write_all(&vec![0; gap])
     }
 }
 

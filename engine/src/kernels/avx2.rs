@@ -4,11 +4,12 @@
 
 mod floats;
 mod formats;
+mod vector;
 
 use super::activations::GROUP;
 use super::{Activations, SharedOut, WeightRows};
 use crate::gguf::TensorType;
-use formats::{Format, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+use formats::{Format, Large, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Small};
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -25,22 +26,22 @@ pub(super) fn matmul(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activat
     unsafe {
         match weights.tensor_type {
             TensorType::F32 | TensorType::F16 | TensorType::Bf16 => floats::matmul(weights, rows, acts, out),
-            TensorType::Q4_0 => quantised::<Q4_0>(weights, rows, acts, out),
-            TensorType::Q4_1 => quantised::<Q4_1>(weights, rows, acts, out),
-            TensorType::Q5_0 => quantised::<Q5_0>(weights, rows, acts, out),
-            TensorType::Q5_1 => quantised::<Q5_1>(weights, rows, acts, out),
-            TensorType::Q8_0 => quantised::<Q8_0>(weights, rows, acts, out),
-            TensorType::Q2K => quantised::<Q2K>(weights, rows, acts, out),
-            TensorType::Q3K => quantised::<Q3K>(weights, rows, acts, out),
-            TensorType::Q4K => quantised::<Q4K>(weights, rows, acts, out),
-            TensorType::Q5K => quantised::<Q5K>(weights, rows, acts, out),
-            TensorType::Q6K => quantised::<Q6K>(weights, rows, acts, out),
+            TensorType::Q4_0 => small::<Q4_0>(weights, rows, acts, out),
+            TensorType::Q4_1 => small::<Q4_1>(weights, rows, acts, out),
+            TensorType::Q5_0 => small::<Q5_0>(weights, rows, acts, out),
+            TensorType::Q5_1 => small::<Q5_1>(weights, rows, acts, out),
+            TensorType::Q8_0 => small::<Q8_0>(weights, rows, acts, out),
+            TensorType::Q2K => large::<Q2K>(weights, rows, acts, out),
+            TensorType::Q3K => large::<Q3K>(weights, rows, acts, out),
+            TensorType::Q4K => large::<Q4K>(weights, rows, acts, out),
+            TensorType::Q5K => large::<Q5K>(weights, rows, acts, out),
+            TensorType::Q6K => large::<Q6K>(weights, rows, acts, out),
         }
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn quantised<F: Format>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
+unsafe fn small<F: Small>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
     if acts.n() >= UNPACK_FROM {
         // SAFETY: same contract as this function's.
         return unsafe { many::<F>(weights, rows, acts, out) };
@@ -49,36 +50,24 @@ unsafe fn quantised<F: Format>(weights: WeightRows<'_>, rows: Range<usize>, acts
         let bytes = weights.row(row);
         for n in 0..acts.n() {
             // SAFETY: the row holds `cols` elements in whole blocks, the activations as many.
-            out.put(n, row, unsafe { one::<F>(bytes, acts, n) });
+            out.put(n, row, unsafe { vector::small_blocks::<F>(bytes, acts, n) });
         }
     }
 }
 
-/// One row with one vector, unpacked in registers.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn one<F: Format>(row: &[u8], acts: &Activations, n: usize) -> f32 {
-    let (codes, scales) = (acts.codes(n).as_ptr(), acts.scales(n));
-    let sums = if F::HALVES { acts.sums_16(n) } else { acts.sums_32(n) };
-    let per_group = if F::HALVES { 2 } else { 1 };
-    let mut sum = [_mm256_setzero_ps(); 2];
-    let mut offset = 0.0f32;
-    let mut group = 0;
-    for block in row.chunks_exact(F::BYTES) {
-        _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(PREFETCH_BYTES).cast());
-        let head = F::head(block);
-        for g in 0..F::GROUPS {
-            // SAFETY: block and activations hold this group.
-            let (weight, act) = unsafe { (F::codes(block, g), _mm256_loadu_si256(codes.add(group * GROUP).cast())) };
-            let products = multiply::<F>(weight, act);
-            let scale = _mm256_mul_ps(scale_of::<F>(&head.scales, g), _mm256_set1_ps(scales[group]));
-            sum[g % 2] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), scale, sum[g % 2]);
-            for half in 0..per_group {
-                offset += head.offsets[g * per_group + half] * sums[group * per_group + half];
-            }
-            group += 1;
+unsafe fn large<F: Large>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
+    if acts.n() >= UNPACK_FROM {
+        // SAFETY: same contract as this function's.
+        return unsafe { many::<F>(weights, rows, acts, out) };
+    }
+    for row in rows {
+        let bytes = weights.row(row);
+        for n in 0..acts.n() {
+            // SAFETY: the row holds `cols` elements in whole blocks, the activations as many.
+            out.put(n, row, unsafe { vector::large_blocks::<F>(bytes, acts, n) });
         }
     }
-    horizontal(_mm256_add_ps(sum[0], sum[1])) - offset
 }
 
 /// Eight sums of four products each; lanes 0 to 3 belong to the first half of the group.
@@ -91,17 +80,6 @@ fn multiply<F: Format>(weight: __m256i, act: __m256i) -> __m256i {
         _mm256_maddubs_epi16(weight, act)
     };
     _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
-}
-
-/// The scale of group `g` in all lanes, or the scales of its halves in four lanes each.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn scale_of<F: Format>(scales: &[f32; 16], g: usize) -> __m256 {
-    if F::HALVES {
-        _mm256_set_m128(_mm_set1_ps(scales[2 * g + 1]), _mm_set1_ps(scales[2 * g]))
-    } else {
-        _mm256_set1_ps(scales[g])
-    }
 }
 
 #[inline]

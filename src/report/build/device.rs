@@ -6,7 +6,7 @@ use crate::gate::{RuleOutcome, Severity};
 use crate::report::text;
 use crate::report::view::{DeviceView, FactView};
 use crate::run::DeviceData;
-use farmgate_engine::protocol::{CoreCluster, Fingerprint, SelfProof};
+use farmgate_engine::protocol::{Fingerprint, SelfProof};
 use std::collections::BTreeMap;
 
 /// Different proofs shown of one device, at most.
@@ -52,7 +52,7 @@ fn view(context: &mut Context, device: &DeviceData, outcomes: &[&RuleOutcome]) -
             .unwrap_or_default(),
         facts: fingerprint.map(|f| fingerprint_facts(f, device)).unwrap_or_default(),
         proofs: proofs(device),
-        failure: device.failure.as_deref().map(text::clean_sentence).unwrap_or_default(),
+        failure: device.failure.as_deref().map(text::joined_sentence).unwrap_or_default(),
         cells: cells_in_words(&states),
         troubled: device.failure.is_some() || states.iter().any(|s| *s != CellState::Valid),
         outcome: worst.map_or("", rules::word),
@@ -83,11 +83,11 @@ fn fingerprint_facts(print: &Fingerprint, device: &DeviceData) -> Vec<FactView> 
     let mut facts = Vec::new();
     facts.extend(print.product.as_ref().map(|p| fact("Product", text::clean(p))));
     facts.push(fact("Target", text::clean(&print.target)));
-    let clusters: Vec<String> = print.clusters.iter().take(8).map(cluster).collect();
+    let clusters: Vec<String> = print.clusters.iter().take(8).map(text::cluster).collect();
     if !clusters.is_empty() {
         facts.push(fact("Cores", clusters.join("; ")));
     }
-    facts.push(fact("Memory", format!("{}, pages of {}", text::bytes(print.memory_bytes), text::bytes(print.page_size_bytes))));
+    facts.push(fact("Memory", format!("{}, pages of {} B", text::bytes(print.memory_bytes), print.page_size_bytes)));
     if !print.isa.is_empty() {
         let isa: Vec<String> = print.isa.iter().take(16).map(|i| text::clean(i)).collect();
         facts.push(fact("Instruction sets", isa.join(", ")));
@@ -100,21 +100,6 @@ fn fingerprint_facts(print: &Fingerprint, device: &DeviceData) -> Vec<FactView> 
     facts.extend(print.virtualisation.as_ref().map(|v| fact("Virtualised by", text::clean(v))));
     facts.extend(device.engine_sha256.as_ref().map(|h| fact("Engine sha256", text::hash_prefix(h))));
     facts
-}
-
-fn cluster(cluster: &CoreCluster) -> String {
-    let cores: Vec<String> = cluster.cores.iter().take(64).map(u32::to_string).collect();
-    let mut words = format!("{} × core {}", cluster.cores.len(), cores.join(","));
-    if let Some(khz) = cluster.clock_max_khz {
-        words.push_str(&format!(" at {:.2} GHz", khz as f64 / 1e6));
-    }
-    if let Some(governor) = &cluster.governor {
-        words.push_str(&format!(" ({})", text::clean(governor)));
-    }
-    if !cluster.offline.is_empty() {
-        words.push_str(&format!(", {} offline", cluster.offline.len()));
-    }
-    words
 }
 
 /// Distinct proofs with the number of cells that gave them.

@@ -43,7 +43,7 @@ pub fn figures(
         ));
     }
     for (position, ((scenario, qualifier), arms)) in groups.iter().take(GROUPS_MAX).enumerate() {
-        let what = format!("{}, step {}", text::clean(scenario), text::clean(qualifier));
+        let what = format!("{} @{}", text::clean(scenario), text::clean(qualifier));
         let id = format!("{id}-itl{position}");
         context.admit(figures, along(&id, &what, arms));
         context.admit(figures, distribution(&id, &what, arms));
@@ -67,8 +67,7 @@ fn along(id: &str, what: &str, arms: &BTreeMap<Arm, Answers>) -> FigureView {
             let (mut middle, mut lower, mut upper) = (Vec::new(), Vec::new(), Vec::new());
             for bucket in 0..buckets {
                 let (from, to) = (bucket * length / buckets, (bucket + 1) * length / buckets);
-                let values =
-                    order::sorted(answers.iter().flat_map(|a| a.iter().take(to).skip(from)).copied());
+                let values = order::sorted(answers.iter().flat_map(|a| a.iter().take(to).skip(from)).copied());
                 // the second token of the answer is the first that has a latency
                 let x = (from + to + 1) as f64 / 2.0 + 1.0;
                 let add = |to: &mut Vec<(f64, f64)>, q| to.extend(order::quantile(&values, q).map(|v| (x, v)));
@@ -109,10 +108,7 @@ fn distribution(id: &str, what: &str, arms: &BTreeMap<Arm, Answers>) -> FigureVi
             let shown = |q| text::quantity(at(q), "ms");
             words.push(format!("{}: p50 {}, p95 {}, p99 {}", arm.as_str(), shown(0.5), shown(0.95), shown(0.99)));
             slowest.push(format!("{} {}", arm.as_str(), shown(1.0)));
-            let part = (0..=STEPS)
-                .map(|step| step as f64 / STEPS as f64 * 0.99)
-                .map(|q| (at(q), q * 100.0))
-                .collect();
+            let part = (0..=STEPS).map(|step| step as f64 / STEPS as f64 * 0.99).map(|q| (at(q), q * 100.0)).collect();
             Line { label: arm.as_str().to_owned(), pen: pen(*arm), parts: vec![part], band: None }
         })
         .collect();

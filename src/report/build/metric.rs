@@ -4,6 +4,7 @@ use super::cells::{counts, reason_words};
 use super::rules::{self, is_comparison};
 use super::{Context, worst};
 use crate::gate::{Outcome, RuleOutcome};
+use crate::metric::{self, Direction};
 use crate::report::plot::{ForestPlot, ForestRow, Ink, Plot, StripPlot, StripRow};
 use crate::report::view::{FigureView, MetricView, SeriesView};
 use crate::report::{order, text};
@@ -102,18 +103,20 @@ struct Facts {
 impl Facts {
     fn of(metric: &str) -> Self {
         let unit = text::unit_of(metric);
-        let better = match unit {
-            "token/s" => "higher is better",
-            "ms" | "s" | "MB" | "MB/h" | "J/token" => "lower is better",
-            _ => "",
+        let Some(kind) = metric::find(metric) else { return Self { unit, better: "", summary: "" } };
+        let better = match kind.direction {
+            Direction::HigherIsBetter => "higher is better",
+            Direction::LowerIsBetter => "lower is better",
+            Direction::Neutral => "",
         };
-        Self { unit, better, summary: "" }
+        Self { unit, better, summary: kind.summary }
     }
 }
 
 impl<'a> Measured<'a> {
     fn new(series: &'a Series, device: &'a DeviceData, outcomes: Vec<&'a RuleOutcome>) -> Self {
-        let values = |arm: &[Observation]| order::sorted(arm.iter().filter_map(|o| o.value.as_ref().ok()).map(|v| v.get()));
+        let values =
+            |arm: &[Observation]| order::sorted(arm.iter().filter_map(|o| o.value.as_ref().ok()).map(|v| v.get()));
         let base: HashMap<u32, f64> =
             series.baseline.iter().filter_map(|o| Some((o.pair, o.value.as_ref().ok()?.get()))).collect();
         let ratio = |o: &Observation| {
@@ -217,22 +220,27 @@ fn strip(id: &str, scenario: &str, metric: &str, facts: Facts, rows: &[Measured]
                 candidate: order::thinned(&order::sorted(candidate), DOTS_MAX),
                 baseline_median: order::median(&m.baseline),
                 candidate_median: order::median(&m.candidate),
-                note: match m.missing_count() {
-                    0 => String::new(),
-                    count => format!("{count} missing"),
-                },
+                note: strip_note(m, facts.unit),
             }
         })
         .collect();
     let comparison = shown.iter().any(|r| !r.baseline.is_empty() || r.baseline_median.is_some());
-    let many = if thinned { format!(" At most {DOTS_MAX} samples of each arm are drawn, evenly by rank.") } else { String::new() };
+    let many = if thinned {
+        format!(" At most {DOTS_MAX} samples of each arm are drawn, evenly by rank.")
+    } else {
+        String::new()
+    };
     let medians = |m: &Measured| {
         let of = |name: &str, values: &[f64]| {
             order::median(values).map(|v| format!("{name} {}", text::quantity(v, facts.unit)))
         };
         let parts: Vec<String> =
             [of("baseline", &m.baseline), of("candidate", &m.candidate)].into_iter().flatten().collect();
-        format!("{}: {}", text::clean(&m.series.key.device), if parts.is_empty() { "no value".into() } else { parts.join(", ") })
+        format!(
+            "{}: {}",
+            text::clean(&m.series.key.device),
+            if parts.is_empty() { "no value".into() } else { parts.join(", ") }
+        )
     };
     let words: Vec<String> = rows.iter().take(FIGURE_ROWS_MAX).map(medians).collect();
     FigureView {
@@ -240,18 +248,32 @@ fn strip(id: &str, scenario: &str, metric: &str, facts: Facts, rows: &[Measured]
         title: format!("Samples of {} in {}", text::clean(metric), text::clean(scenario)),
         description: format!("Medians. {}.", words.join("; ")),
         caption: format!(
-            "Every mark is a valid sample; the upright bar is the median of the cells.{}{many}",
+            "Every mark is a valid sample; the upright bar is the median of the cells.{}{}{many}",
+            if comparison { " At the right: the medians, baseline → candidate." } else { "" },
             shown_of(rows)
         ),
         plot: Plot::Strip(StripPlot { unit: facts.unit.to_owned(), comparison, rows: shown }),
     }
 }
 
+/// The medians with their unit, and how many observations are missing.
+fn strip_note(m: &Measured, unit: &str) -> String {
+    let medians = [order::median(&m.baseline), order::median(&m.candidate)];
+    let shown: Vec<String> = medians.into_iter().flatten().map(text::number).collect();
+    let mut note = match (shown.is_empty(), unit) {
+        (true, _) => "no value".to_owned(),
+        (false, unit) if text::is_unitless(unit) => shown.join(" → "),
+        (false, unit) => format!("{} {unit}", shown.join(" → ")),
+    };
+    if m.missing_count() > 0 {
+        note.push_str(&format!(", {} missing", m.missing_count()));
+    }
+    note
+}
+
 fn forest(id: &str, scenario: &str, metric: &str, facts: Facts, rows: &[Measured]) -> FigureView {
-    let limits: Vec<f64> = rows
-        .iter()
-        .flat_map(|m| m.outcomes.iter().filter(|o| is_comparison(o)).filter_map(|o| o.limit))
-        .collect();
+    let limits: Vec<f64> =
+        rows.iter().flat_map(|m| m.outcomes.iter().filter(|o| is_comparison(o)).filter_map(|o| o.limit)).collect();
     let limit = limits.first().copied().filter(|first| limits.iter().all(|l| l == first));
     let mut shown = Vec::new();
     let mut words = Vec::new();
@@ -281,8 +303,8 @@ fn forest(id: &str, scenario: &str, metric: &str, facts: Facts, rows: &[Measured
         });
     }
     let mark = match rows.iter().any(|m| m.estimate().is_some()) {
-        true => "The large mark is the estimate, the line its interval.",
-        false => "The upright bar is the median of the pairs; no rule asked for an interval.",
+        true => "The large mark is the estimate, the line its interval; without an end cap it goes on beyond the axis.",
+        false => "The upright bar is the median of the pairs; there is no interval.",
     };
     FigureView {
         id: format!("{id}-ratios"),

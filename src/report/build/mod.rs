@@ -59,14 +59,8 @@ impl Report {
         }
         let device_ids =
             run.devices.iter().enumerate().map(|(i, d)| (d.facts.device.as_str(), format!("d{i}"))).collect();
-        let mut context = Context {
-            run,
-            outcomes,
-            device_ids,
-            points_left: POINTS_MAX,
-            figures_left_out: 0,
-            cuts: Vec::new(),
-        };
+        let mut context =
+            Context { run, outcomes, device_ids, points_left: POINTS_MAX, figures_left_out: 0, cuts: Vec::new() };
         let rules = rules::rules(&mut context, judgement);
         let metrics = metric::metrics(&mut context);
         let devices = device::devices(&mut context);

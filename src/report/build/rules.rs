@@ -9,8 +9,7 @@ use crate::report::view::{CountView, RuleView, VerdictView};
 const RULES_MAX: usize = 5_000;
 
 /// Every outcome, worst first.
-const OUTCOMES: [Outcome; 5] =
-    [Outcome::Fail, Outcome::Infra, Outcome::Invalid, Outcome::Inconclusive, Outcome::Pass];
+const OUTCOMES: [Outcome; 5] = [Outcome::Fail, Outcome::Infra, Outcome::Invalid, Outcome::Inconclusive, Outcome::Pass];
 
 /// Position of an outcome, the worst first.
 pub fn rank(outcome: Outcome) -> usize {
@@ -99,6 +98,10 @@ fn rule(context: &Context, outcome: &RuleOutcome) -> RuleView {
         true => text::change(value),
         false => text::quantity(value, unit),
     };
+    let bounds = |low: f64, high: f64| match is_comparison(outcome) || text::is_unitless(unit) {
+        true => format!("{} to {}", show(low), show(high)),
+        false => format!("{} to {} {unit}", text::number(low), text::number(high)),
+    };
     let estimate = outcome.estimate.as_ref();
     RuleView {
         rule: text::clean(&outcome.rule),
@@ -112,7 +115,7 @@ fn rule(context: &Context, outcome: &RuleOutcome) -> RuleView {
         demand: text::clean_sentence(&outcome.demand),
         found: estimate.map(|e| show(e.point)).unwrap_or_default(),
         interval: estimate
-            .map(|e| format!("{} to {} ({:.0} %)", show(e.low), show(e.high), e.confidence * 100.0))
+            .map(|e| format!("{} ({:.0} %)", bounds(e.low, e.high), e.confidence * 100.0))
             .unwrap_or_default(),
         n: estimate.map_or(0, |e| e.n),
         method: estimate.map(|e| text::clean_sentence(&e.method)).unwrap_or_default(),

@@ -67,9 +67,15 @@ fn temperature(id: &str, records: &[(u64, &Telemetry)], seconds: impl Fn(u64) ->
     let mut sensors: Vec<(&str, Points)> = sensors.into_iter().collect();
     sensors.sort_by(|a, b| hottest(&b.1).total_cmp(&hottest(&a.1)));
     let found = sensors.len();
-    let first = sensors.first().map(|(name, points)| format!("{} up to {}", text::clean(name), text::quantity(hottest(points), "°C")))?;
+    let first = sensors
+        .first()
+        .map(|(name, points)| format!("{} up to {}", text::clean(name), text::quantity(hottest(points), "°C")))?;
     let lines = named_lines(sensors.into_iter().map(|(name, points)| (text::clean(name), points)), Keep::Highest);
-    let more = if found > LINES_MAX { format!(" The {LINES_MAX} hottest of {found} sensors are drawn.") } else { String::new() };
+    let more = if found > LINES_MAX {
+        format!(" The {LINES_MAX} hottest of {found} sensors are drawn.")
+    } else {
+        String::new()
+    };
     Some(FigureView {
         id: format!("{id}-heat"),
         title: "Temperature over time".into(),
@@ -95,11 +101,15 @@ fn clocks(id: &str, records: &[(u64, &Telemetry)], seconds: impl Fn(u64) -> f64)
         .take(LINES_MAX)
         .map(|(core, points)| {
             let (low, high) = points.iter().fold((f64::INFINITY, 0.0_f64), |(l, h), p| (l.min(p.1), h.max(p.1)));
-            format!("core {core}: {} to {}", text::number(low), text::quantity(high, "GHz"))
+            match low == high {
+                true => format!("core {core}: steady at {}", text::quantity(high, "GHz")),
+                false => format!("core {core}: {} to {}", text::number(low), text::quantity(high, "GHz")),
+            }
         })
         .collect();
     let more = if found > LINES_MAX { format!(" {LINES_MAX} of {found} clusters are drawn.") } else { String::new() };
-    let lines = named_lines(clusters.into_iter().map(|(core, p)| (format!("core {core} and its cluster"), p)), Keep::Lowest);
+    let lines =
+        named_lines(clusters.into_iter().map(|(core, p)| (format!("core {core} and its cluster"), p)), Keep::Lowest);
     Some(FigureView {
         id: format!("{id}-clock"),
         title: "Clock over time".into(),

@@ -83,6 +83,7 @@ fn meaning(code: ReasonCode) -> &'static str {
         ReasonCode::MbuAboveOne => "more memory bandwidth used than the device has",
         ReasonCode::ClockBackwards => "the monotonic clock went backwards",
         ReasonCode::JournalGap => "a record is missing from the journal",
+        ReasonCode::CacheNotEvicted => "the page cache could not be emptied before a cold load",
         ReasonCode::CellDied => "the cell's process did not end in good order",
         ReasonCode::Timeout => "the cell or its load ran past its budget",
         ReasonCode::Interrupted => "the run was interrupted while the cell ran",
@@ -140,8 +141,7 @@ pub fn quality(run: &RunData) -> Vec<FactView> {
     let of = |state| cells.iter().filter(|c| state_of(c) == state).count() as u64;
     let started = cells.iter().filter(|c| c.attempts > 0).count() as u64;
     let samples: u64 = cells.iter().map(|c| last_samples(c).count() as u64).sum();
-    let good: u64 =
-        cells.iter().map(|c| last_samples(c).filter(|s| counts(c, s)).count() as u64).sum();
+    let good: u64 = cells.iter().map(|c| last_samples(c).filter(|s| counts(c, s)).count() as u64).sum();
     let discarded: u64 = cells.iter().map(|c| (c.samples.len() - last_samples(c).count()) as u64).sum();
     let retries: u64 = cells.iter().map(|c| u64::from(c.attempts.saturating_sub(1))).sum();
     let spent: u64 = cells.iter().filter_map(|c| c.duration_ms).fold(0, u64::saturating_add);

@@ -18,9 +18,9 @@ type Root<'a> = DrawingArea<ClassedSvg<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, ClassedSvg<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// Width of a character of the figures' text, pixels, estimated: no font is read.
-const CHAR_PX: f64 = 6.6;
+const CHAR_PX: f64 = 7.4;
 /// Height of a line of the legend, pixels.
-const LEGEND_LINE_PX: u32 = 18;
+const LEGEND_LINE_PX: u32 = 20;
 
 /// Room around the chart, pixels.
 #[derive(Debug, Clone, Copy)]
@@ -121,7 +121,7 @@ impl Canvas<'_, '_> {
         }
         let range = self.x.range();
         self.raw_path(&[(range.start, bottom), (range.end, bottom)], stroke(Ink::Axis.plain(), 1.0))?;
-        self.offset_text(range.end, bottom, (0.0, 21.0), name, Ink::Faint, (HPos::Right, VPos::Top))
+        self.offset_text(range.end, bottom, (0.0, 22.0), name, Ink::Faint, (HPos::Right, VPos::Top))
     }
 
     /// Grid lines and labels of the vertical axis, and its name above.
@@ -217,7 +217,7 @@ fn fill(pen: Pen) -> ShapeStyle {
 }
 
 fn text_style(ink: Ink, h: HPos, v: VPos) -> TextStyle<'static> {
-    let font = ("sans-serif", 12 * UNITS).into_font();
+    let font = ("sans-serif", 13 * UNITS).into_font();
     TextStyle { font, color: ink.plain().to_backend(), pos: Pos::new(h, v) }
 }
 

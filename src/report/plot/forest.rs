@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::report::{order, text};
 
 /// Height of a row, pixels.
-const ROW_PX: u32 = 44;
+const ROW_PX: u32 = 48;
 
 /// Changes of one metric on several devices.
 #[derive(Debug, Clone)]
@@ -47,14 +47,14 @@ impl ForestPlot {
     pub(super) fn draw(&self) -> Result<(u32, String)> {
         let mut legend: Vec<(String, Pen)> = vec![("a pair".into(), Ink::Faint.plain())];
         if self.rows.iter().any(|r| r.estimate.is_some()) {
-            legend.push(("estimate and interval".into(), Ink::Text.plain()));
+            legend.push(("interval".into(), Ink::Text.plain()));
         }
         if let Some(limit) = self.limit {
             legend.push((format!("limit {}", text::change(limit)), Ink::Limit.square()));
         }
         let top = canvas::legend_px(&legend) + 6;
-        let height = top + self.rows.len() as u32 * ROW_PX + 42;
-        let margins = Margins { top, bottom: 42, left: 8, right: 8 };
+        let height = top + self.rows.len() as u32 * ROW_PX + 44;
+        let margins = Margins { top, bottom: 44, left: 14, right: 14 };
         let rows = self.rows.len() as f64;
         let y = Axis::linear(0.0, rows.max(1.0));
         let name = match self.better {
@@ -82,11 +82,15 @@ impl ForestPlot {
         for row in &self.rows {
             let pairs = order::sorted(row.pairs.iter().map(|r| percent(*r)));
             values.extend([order::quantile(&pairs, 0.05), order::quantile(&pairs, 0.95)].into_iter().flatten());
-            values.extend(row.estimate.iter().flat_map(|(point, low, high)| [*point, *low, *high]).map(percent));
+            values.extend(row.estimate.map(|(point, ..)| percent(point)));
             values.extend(row.median.map(percent));
         }
-        let axis = Axis::covering(values.into_iter().map(|v| v.clamp(-100.0, 400.0)), false);
-        if axis.is_log() { Axis::linear(-10.0, 400.0) } else { axis }
+        // an interval without a bound must not press everything else into a corner
+        let reach = values.iter().fold(1.0_f64, |reach, v| reach.max(v.abs())).min(400.0) * 4.0;
+        let bounds = self.rows.iter().filter_map(|r| r.estimate).flat_map(|(_, low, high)| [low, high]);
+        let bounds: Vec<f64> = bounds.map(|bound| percent(bound).clamp(-reach, reach)).collect();
+        // with 0 among the values the axis is never logarithmic
+        Axis::covering(values.into_iter().chain(bounds).map(|v| v.clamp(-100.0, 400.0)), false)
     }
 
     /// Draws a row whose upper edge lies at `top`.

@@ -56,15 +56,11 @@ impl LinePlot {
 
     /// Height in pixels, and the SVG body.
     pub(super) fn draw(&self) -> Result<(u32, String)> {
-        let legend: Vec<(String, Pen)> = self
-            .lines
-            .iter()
-            .filter(|l| !l.label.is_empty())
-            .map(|l| (text::shortened(&l.label, 40), l.pen))
-            .collect();
+        let legend: Vec<(String, Pen)> =
+            self.lines.iter().filter(|l| !l.label.is_empty()).map(|l| (text::shortened(&l.label, 40), l.pen)).collect();
         let top = canvas::legend_px(&legend) + 28;
-        let height = top + AREA_PX + 42;
-        let margins = Margins { top, bottom: 42, left: 46, right: 12 };
+        let height = top + AREA_PX + 44;
+        let margins = Margins { top, bottom: 44, left: 50, right: 12 };
         let bands = || self.lines.iter().filter_map(|l| l.band.as_ref());
         let points = || {
             let lines = self.lines.iter().flat_map(|l| l.parts.iter().flatten());

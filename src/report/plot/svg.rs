@@ -47,7 +47,13 @@ impl<'a> ClassedSvg<'a> {
         );
     }
 
-    fn path(&mut self, color: BackendColor, width: Option<u32>, points: impl Iterator<Item = BackendCoord>, close: bool) {
+    fn path(
+        &mut self,
+        color: BackendColor,
+        width: Option<u32>,
+        points: impl Iterator<Item = BackendCoord>,
+        close: bool,
+    ) {
         self.flush();
         let (ink, mark) = Ink::of(color.rgb);
         let kind = if width.is_some() { mark.line_class() } else { "f" };

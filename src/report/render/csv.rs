@@ -7,8 +7,22 @@ use farmgate_engine::protocol::Validity;
 
 /// The columns; quoted by a test, since people's scripts depend on them.
 pub const COLUMNS: [&str; 16] = [
-    "run", "device", "scenario", "arm", "pair", "slot", "cell", "attempt", "step", "repetition", "metric", "unit",
-    "value", "validity", "reason", "counts",
+    "run",
+    "device",
+    "scenario",
+    "arm",
+    "pair",
+    "slot",
+    "cell",
+    "attempt",
+    "step",
+    "repetition",
+    "metric",
+    "unit",
+    "value",
+    "validity",
+    "reason",
+    "counts",
 ];
 
 /// Renders all samples of all attempts. `counts` says whether a sample takes part in judgements.

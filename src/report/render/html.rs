@@ -8,7 +8,7 @@ use minijinja::{Value, context};
 use std::collections::BTreeMap;
 
 /// Renders the HTML page.
-pub fn html(report: &Report, templates: &Templates) -> Result<String> {
+pub fn html(templates: &Templates, report: &Report) -> Result<String> {
     let metrics = report.metrics.iter().flat_map(|m| &m.figures);
     let devices = report.devices.iter().flat_map(|d| &d.figures);
     let mut drawn: BTreeMap<String, Value> = BTreeMap::new();

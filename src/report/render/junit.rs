@@ -29,7 +29,7 @@ struct Case<'a> {
 }
 
 /// Renders the JUnit file: one suite a device, and one for the run when it has no judgement or no end.
-pub fn junit(report: &Report, templates: &Templates) -> Result<String> {
+pub fn junit(templates: &Templates, report: &Report) -> Result<String> {
     let mut suites: Vec<Suite> = report.devices.iter().map(|d| device(report, d)).collect();
     let elsewhere: Vec<&RuleView> = report.rules.iter().filter(|r| r.device_id.is_empty()).collect();
     let mut run: Vec<Case> = elsewhere.into_iter().map(rule).collect();

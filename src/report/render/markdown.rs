@@ -15,7 +15,7 @@ const ROWS: [usize; 6] = [200, 100, 50, 25, 10, 3];
 const CUT: &str = "\n\n_Cut here to fit a comment; the whole is in report.html._\n";
 
 /// Renders the Markdown file; what was cut is said in it.
-pub fn markdown(report: &Report, templates: &Templates) -> Result<String> {
+pub fn markdown(templates: &Templates, report: &Report) -> Result<String> {
     let value = Value::from(Serde(report));
     let mut text = String::new();
     for rows_max in ROWS {

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 pub const TEMPLATE_BYTES_MAX: usize = 256 * 1024;
 /// Most templates of a project.
 pub const TEMPLATES_MAX: usize = 32;
-/// Steps that rendering one file may take; a report of 1,000 devices needs a tenth.
-const FUEL: u64 = 50_000_000;
+/// Steps that rendering one file may take; a report of 1,000 devices needs a fifth.
+const FUEL: u64 = 10_000_000;
 /// Largest rendered file, bytes.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
@@ -103,14 +103,17 @@ impl Templates {
         let name = inner.name().unwrap_or(name);
         let detail = inner.detail().map(|d| format!(": {d}")).unwrap_or_default();
         let what = format!("the report template does not render: {}{detail}", inner.kind());
-        let place = |path: &str| Place::File { path: path.to_owned(), line: inner.line().unwrap_or(0), column: column(inner) };
+        let place =
+            |path: &str| Place::File { path: path.to_owned(), line: inner.line().unwrap_or(0), column: column(inner) };
         match self.origins.get(name) {
             Some(path) => Error::usage(what)
                 .at(place(path))
                 .hint("compare with the template of the same name that ships; src/report/view.rs lists every field"),
             None if self.origins.is_empty() => Error::bug(what).at(place(&format!("reports/{name}"))),
             // a template that ships can only be broken by what it is given or by a project's template around it
-            None => Error::usage(what).at(place(name)).hint("a template of the project's reports folder includes this one"),
+            None => {
+                Error::usage(what).at(place(name)).hint("a template of the project's reports folder includes this one")
+            }
         }
     }
 }
@@ -120,6 +123,7 @@ fn syntax() -> Result<SyntaxConfig> {
     SyntaxConfig::builder()
         .trim_blocks(true)
         .lstrip_blocks(true)
+        .keep_trailing_newline(true)
         .build()
         .map_err(|error| Error::bug(format!("syntax of templates: {error}")))
 }

@@ -33,6 +33,33 @@ pub(super) trait Format {
     unsafe fn codes(block: &[u8], g: usize) -> __m256i;
 }
 
+/// A format with blocks of 32: a half-precision scale first, after it a minimum or nothing.
+pub(super) trait Small: Format {
+    /// Steps that are taken off every code.
+    const STEPS: f32 = 0.0;
+    /// Whether a half-precision minimum follows the scale: `value = scale x code + minimum`.
+    const MINIMUM: bool = false;
+}
+
+/// Scales of a block of 256, ready for whole-number arithmetic.
+pub(super) struct LargeHead {
+    /// What the sub-block scales are multiplied with.
+    pub scale: f32,
+    /// Sub-block scales as 16-bit numbers: lane pair `g` of either half holds the scale of that half of group `g`.
+    pub scales: __m256i,
+    /// What is taken off for each half group in order, or in the first eight for each group.
+    pub offsets: [__m256; 2],
+}
+
+/// A format with blocks of 256, whose sub-block scales are whole numbers.
+pub(super) trait Large: Format {
+    /// The block's scales and offsets.
+    ///
+    /// # Safety
+    /// The processor has AVX2, FMA and F16C; `block` has [`Format::BYTES`] bytes.
+    unsafe fn large_head(block: &[u8]) -> LargeHead;
+}
+
 pub(super) struct Q4_0;
 pub(super) struct Q4_1;
 pub(super) struct Q5_0;
@@ -76,9 +103,39 @@ unsafe fn load_32(at: *const u8) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn nibbles(at: *const u8) -> __m256i {
     // SAFETY: the caller gives 16 readable bytes.
-    let bytes = unsafe { load_16(at) };
-    let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
-    _mm256_and_si256(both, _mm256_set1_epi8(15))
+    let twice = _mm256_broadcastsi128_si256(unsafe { load_16(at) });
+    let shifted = _mm256_srlv_epi32(twice, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
+    _mm256_and_si256(shifted, _mm256_set1_epi8(15))
+}
+
+/// A half-precision number of a block, by instruction.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn half_by_instruction(block: &[u8], at: usize) -> f32 {
+    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes([block[at], block[at + 1]])))))
+}
+
+/// Eight numbers of 8 bits, without or with sign, as floats.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn floats_of<const SIGNED: bool>(bytes: __m128i) -> __m256 {
+    _mm256_cvtepi32_ps(if SIGNED { _mm256_cvtepi8_epi32(bytes) } else { _mm256_cvtepu8_epi32(bytes) })
+}
+
+/// 16 scales of 8 bits in order, as [`LargeHead::scales`]: even ones in the lower half, odd ones in the upper.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn by_halves(scales: __m128i) -> __m256i {
+    let apart = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scales, apart))
+}
+
+/// `by` times 16 numbers of 8 bits.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn sixteen<const SIGNED: bool>(bytes: __m128i, by: f32) -> [__m256; 2] {
+    let (low, high) = (floats_of::<SIGNED>(bytes), floats_of::<SIGNED>(_mm_unpackhi_epi64(bytes, bytes)));
+    [_mm256_mul_ps(low, _mm256_set1_ps(by)), _mm256_mul_ps(high, _mm256_set1_ps(by))]
 }
 
 /// Bit j of `bits` becomes 16 in byte j.
@@ -114,6 +171,10 @@ impl Format for Q4_0 {
     }
 }
 
+impl Small for Q4_0 {
+    const STEPS: f32 = 8.0;
+}
+
 impl Format for Q4_1 {
     const BYTES: usize = 20;
     const GROUPS: usize = 1;
@@ -127,6 +188,10 @@ impl Format for Q4_1 {
         // SAFETY: the block has 20 bytes.
         unsafe { nibbles(block.as_ptr().add(4)) }
     }
+}
+
+impl Small for Q4_1 {
+    const MINIMUM: bool = true;
 }
 
 impl Format for Q5_0 {
@@ -145,6 +210,10 @@ impl Format for Q5_0 {
     }
 }
 
+impl Small for Q5_0 {
+    const STEPS: f32 = 16.0;
+}
+
 impl Format for Q5_1 {
     const BYTES: usize = 24;
     const GROUPS: usize = 1;
@@ -158,6 +227,10 @@ impl Format for Q5_1 {
         // SAFETY: the block has 24 bytes.
         _mm256_or_si256(unsafe { nibbles(block.as_ptr().add(8)) }, spread_fifth(word_at(block, 4)))
     }
+}
+
+impl Small for Q5_1 {
+    const MINIMUM: bool = true;
 }
 
 impl Format for Q8_0 {
@@ -177,6 +250,8 @@ impl Format for Q8_0 {
     }
 }
 
+impl Small for Q8_0 {}
+
 /// Scales and minimums of Q4_K and Q5_K.
 #[inline(always)]
 fn six_bit_head(block: &[u8]) -> Head {
@@ -188,6 +263,27 @@ fn six_bit_head(block: &[u8]) -> Head {
         head.offsets[j] = min * f32::from(m);
     }
     head
+}
+
+/// As [`six_bit_head`], for whole-number arithmetic: the 12 packed bytes four at a time.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn six_bit_large_head(block: &[u8]) -> LargeHead {
+    let (scale, min) = (half_by_instruction(block, 0), half_by_instruction(block, 2));
+    let (scales, mins, rest) = (word_at(block, 4), word_at(block, 8), word_at(block, 12));
+    let (low_six, low_four, high_two) = (0x3f3f_3f3f, 0x0f0f_0f0f, 0x0303_0303);
+    let packed = _mm_setr_epi32(
+        (scales & low_six) as i32,
+        (rest & low_four | ((scales >> 6) & high_two) << 4) as i32,
+        (mins & low_six) as i32,
+        ((rest >> 4) & low_four | ((mins >> 6) & high_two) << 4) as i32,
+    );
+    let mins = floats_of::<false>(_mm_unpackhi_epi64(packed, packed));
+    LargeHead {
+        scale,
+        scales: _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(packed)),
+        offsets: [_mm256_mul_ps(mins, _mm256_set1_ps(min)), _mm256_setzero_ps()],
+    }
 }
 
 /// Nibbles of group `g` of Q4_K and Q5_K: two groups share 32 bytes, the even one in the low nibbles.
@@ -215,6 +311,14 @@ impl Format for Q4K {
     }
 }
 
+impl Large for Q4K {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn large_head(block: &[u8]) -> LargeHead {
+        six_bit_large_head(block)
+    }
+}
+
 impl Format for Q5K {
     const BYTES: usize = 176;
     const GROUPS: usize = 8;
@@ -230,6 +334,14 @@ impl Format for Q5K {
         let bit = _mm256_set1_epi8((1u8 << g) as i8);
         let set = _mm256_cmpeq_epi8(_mm256_and_si256(high, bit), bit);
         _mm256_or_si256(low, _mm256_and_si256(set, _mm256_set1_epi8(16)))
+    }
+}
+
+impl Large for Q5K {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn large_head(block: &[u8]) -> LargeHead {
+        six_bit_large_head(block)
     }
 }
 
@@ -263,6 +375,22 @@ impl Format for Q2K {
     }
 }
 
+impl Large for Q2K {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn large_head(block: &[u8]) -> LargeHead {
+        // SAFETY: the block has 84 bytes, 16 of them scales in low and minimums in high nibbles.
+        let both = unsafe { load_16(block.as_ptr()) };
+        let low = _mm_set1_epi8(15);
+        let mins = _mm_and_si128(_mm_srli_epi16::<4>(both), low);
+        LargeHead {
+            scale: half_by_instruction(block, 80),
+            scales: by_halves(_mm_and_si128(both, low)),
+            offsets: sixteen::<false>(mins, half_by_instruction(block, 82)),
+        }
+    }
+}
+
 impl Format for Q3K {
     const BYTES: usize = 110;
     const GROUPS: usize = 8;
@@ -281,6 +409,18 @@ impl Format for Q3K {
         let bit = _mm256_set1_epi8((1u8 << g) as i8);
         let set = _mm256_cmpeq_epi8(_mm256_and_si256(mask, bit), bit);
         _mm256_or_si256(low, _mm256_and_si256(set, _mm256_set1_epi8(4)))
+    }
+}
+
+impl Large for Q3K {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn large_head(block: &[u8]) -> LargeHead {
+        let scale = half_by_instruction(block, 108);
+        let scales = crate::quant::q3_k_scales(&block[96..108]);
+        // SAFETY: there are 16 scales.
+        let scales = unsafe { load_16(scales.as_ptr().cast()) };
+        LargeHead { scale, scales: by_halves(scales), offsets: sixteen::<true>(scales, 4.0 * scale) }
     }
 }
 
@@ -307,5 +447,16 @@ impl Format for Q6K {
         let high = _mm256_srl_epi16(high, _mm_cvtsi32_si128(2 * row as i32));
         let high = _mm256_slli_epi16::<4>(_mm256_and_si256(high, _mm256_set1_epi8(3)));
         _mm256_or_si256(low, high)
+    }
+}
+
+impl Large for Q6K {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn large_head(block: &[u8]) -> LargeHead {
+        let scale = half_by_instruction(block, 208);
+        // SAFETY: the block has 210 bytes, 16 scales from byte 192 on.
+        let scales = unsafe { load_16(block.as_ptr().add(192)) };
+        LargeHead { scale, scales: by_halves(scales), offsets: sixteen::<true>(scales, 32.0 * scale) }
     }
 }

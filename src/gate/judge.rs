@@ -203,7 +203,7 @@ fn verdict(outcomes: &[RuleOutcome], run: &RunData) -> (Verdict, ExitCode, Strin
         return (Verdict::Inconclusive, ExitCode::Inconclusive, sentence);
     }
     if passed == total {
-        return (Verdict::Go, ExitCode::Go, format!("all {total} critical outcomes pass"));
+        return (Verdict::Go, ExitCode::Go, format!("{total} of {total} critical outcomes pass"));
     }
     let left = total - passed;
     let (class, exit) = if passed == 0 && count(Outcome::Infra) == left {

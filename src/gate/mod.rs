@@ -1,4 +1,22 @@
 //! From rules and a run's data to outcomes, a verdict and an exit code. Pure: no I/O, no clock.
+//!
+//! ```text
+//! rule x device x series -> evidence -> estimate with interval -> side of the limit -> doubts -> outcome
+//! outcomes of critical rules                                                                  -> verdict, exit code
+//! ```
+//!
+//! PASS is the narrow door: the bound of the interval must lie inside the limit, and no doubt may be left (cells lost to
+//! the product itself, tails, a counter that stands still). Every other way ends at FAIL, INVALID, INCONCLUSIVE or INFRA.
+
+mod absolute;
+mod compare;
+mod evidence;
+mod judge;
+mod say;
+mod verdict;
+mod worst;
+
+pub use judge::judge;
 
 use crate::error::ExitCode;
 use serde::{Deserialize, Serialize};
@@ -127,3 +145,6 @@ pub struct Judgement {
     #[serde(skip)]
     pub exit: ExitCode,
 }
+
+#[cfg(test)]
+mod tests;

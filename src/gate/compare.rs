@@ -251,7 +251,8 @@ fn tails(mut finding: Finding, found: &Pairs<'_>, higher: bool, margin: f64) -> 
     }
     if let Some(w) = tail::wider(&medians(&found.baseline), &medians(&found.candidate)) {
         let (base, cand) = (w.baseline.get(), w.candidate.get());
-        let relevant = cand > margin && cand >= SPREAD_FACTOR * base;
+        // half of the cells lie beyond the typical deviation, so twice of it is common
+        let relevant = 2.0 * cand > margin && cand >= SPREAD_FACTOR * base;
         if relevant && (w.p <= SPREAD_DOUBT_LEVEL || cand >= FAR_FACTOR * base) {
             fails |= w.p <= TAIL_FAIL_LEVEL;
             doubts.push(format!(

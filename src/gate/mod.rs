@@ -145,6 +145,3 @@ pub struct Judgement {
     #[serde(skip)]
     pub exit: ExitCode,
 }
-
-#[cfg(test)]
-mod tests;

@@ -46,15 +46,15 @@ pub(super) fn midway(a: f64, b: f64) -> f64 {
 /// 1 2 3 4 at share 0.5:  h = 1.5  ->  halfway between 2 and 3
 /// ```
 ///
-/// `None` of nothing; a share outside 0 to 1 is taken as the nearer end.
+/// `None` of nothing; a share outside 0 to 1 is taken as the nearer end, one that is no number as 0.
 pub fn quantile(values: &[Finite], share: f64) -> Option<Finite> {
     quantile_of_sorted(&sorted(values), share).map(clamped)
 }
 
 pub(super) fn quantile_of_sorted(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
-    // `max` and `min` in this order take a share that is no number as 0
-    let position = share.max(0.0).min(1.0) * last as f64;
+    let share = if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) };
+    let position = share * last as f64;
     let below = (position.floor() as usize).min(last);
     let above = (below + 1).min(last);
     let weight = position - below as f64;

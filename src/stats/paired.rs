@@ -190,7 +190,7 @@ fn bootstrap(first: &[f64], second: &[f64], across: bool, confidence: f64, seed:
     let pooled: Vec<f64> = first.iter().chain(second).copied().collect();
     let mut estimates: Vec<f64> = (0..resamples)
         .map(|_| {
-            let mut averages = if across {
+            let mut averages: Vec<f64> = if across {
                 let (a, b) = (draw(second), draw(first));
                 a.iter().flat_map(|x| b.iter().map(|y| order::midway(*x, *y))).collect()
             } else {
@@ -207,7 +207,7 @@ fn bootstrap(first: &[f64], second: &[f64], across: bool, confidence: f64, seed:
 }
 
 /// The upper middle value, without sorting everything.
-fn middle(values: &mut Vec<f64>) -> f64 {
+fn middle(values: &mut [f64]) -> f64 {
     let at = values.len() / 2;
     if values.is_empty() {
         return 0.0;

@@ -8,9 +8,10 @@ pub mod label;
 pub mod metric;
 pub mod run;
 
-// judgement: pure, no I/O, no clock
-pub mod gate;
+// judgement: pure, no I/O, no clock; the gate stands on the statistics
 pub mod stats;
+
+pub mod gate;
 
 // intent: what users edit, and the models they bring
 pub mod config;

@@ -1,113 +1,127 @@
-//! Absolute limits: `at-least` and `at-most`, judged on the bound of the median's interval.
+//! Absolute limits: the candidate's own values against `at-least` and `at-most`.
 
-use super::observed::{Observed, needed, number};
-use super::{ALPHA, Estimate, Outcome, Rule};
-use crate::metric::MetricKind;
-use crate::stats::order;
+use super::compare::{FAR_FACTOR, TAIL_FACTOR};
+use super::evidence::{Demand, Evidence, Finding, doubt, losses, stands_still};
+use super::{Outcome, say};
+use crate::stats::absolute::median_interval;
+use crate::stats::order::{MAD_TO_SIGMA, mad};
+use crate::stats::{self, GATE_CONFIDENCE, Interval, Side};
+use farmgate_engine::protocol::Finite;
 
-/// One absolute limit.
-#[derive(Clone, Copy)]
-pub(super) enum Limit {
-    AtLeast(f64),
-    AtMost(f64),
+/// (z 0.95 + z 0.90)^2 x pi / 2: observations for a power of 90 % at one-sided 5 %, when the spread equals the distance
+/// to the limit; pi / 2 is what the sign test needs beyond the t test under normal noise (Conover 1999, section 3.4).
+const OBSERVATIONS_FACTOR: f64 = 8.564 * std::f64::consts::FRAC_PI_2;
+
+/// Judges `at-least` or `at-most` on the interval of the median of the candidate's cells.
+pub(super) fn judge(evidence: &Evidence<'_>, demand: Demand, demand_text: &str) -> Finding {
+    let (limit, lower) = match demand {
+        Demand::AtLeast(limit) => (limit, true),
+        Demand::AtMost(limit) => (limit, false),
+        Demand::Regression(_) | Demand::Present => return present(evidence),
+    };
+    let candidate = &evidence.series.candidate;
+    let values: Vec<Finite> = candidate.iter().filter_map(|o| o.value.as_ref().ok().copied()).collect();
+    if values.is_empty() {
+        return evidence.nothing_usable(false);
+    }
+    let name = evidence.name();
+    let unit = evidence.kind.unit;
+    let lost = losses(candidate);
+    let missing = if lost.is_empty() { String::new() } else { format!("; without a value: {}", say::reasons(&lost)) };
+    let interval = match median_interval(&values, GATE_CONFIDENCE) {
+        Ok(interval) => interval,
+        Err(few) => {
+            let found = say::with_unit(&say::number(stats::order::median(&values).map_or(0.0, Finite::get)), unit);
+            return Finding::new(
+                Outcome::Inconclusive,
+                format!(
+                    "{name}: {demand_text} is not decided: median {found} of {}, which have no interval at one-sided 5 %; \
+                     at least {} are needed{missing}",
+                    say::count(few.n, "observation"),
+                    few.needed
+                ),
+            );
+        }
+    };
+    let side = if lower { stats::at_least(&interval, limit) } else { stats::at_most(&interval, limit) };
+    let told = describe(&interval, unit);
+    let sentence = match side {
+        Side::Inside => {
+            format!("{name}: {demand_text} is met: {told}; the bound that counts is inside the limit{missing}")
+        }
+        Side::Outside => format!("{name}: {demand_text} is broken: {told}; even the better bound misses it{missing}"),
+        Side::Undecided => {
+            format!("{name}: {demand_text} is not decided: {told}; {}{missing}", needed(&values, &interval, limit))
+        }
+    };
+    let outcome = match side {
+        Side::Inside => Outcome::Pass,
+        Side::Outside => Outcome::Fail,
+        Side::Undecided => Outcome::Inconclusive,
+    };
+    doubt(Finding::new(outcome, sentence).with(&interval, limit), &doubts(evidence, limit, lower))
 }
 
-impl Limit {
-    pub fn of(rule: &Rule) -> Vec<Self> {
-        rule.at_least.map(Self::AtLeast).into_iter().chain(rule.at_most.map(Self::AtMost)).collect()
+/// `required` without a limit: there must be something that can be believed.
+fn present(evidence: &Evidence<'_>) -> Finding {
+    let candidate = &evidence.series.candidate;
+    let usable = candidate.iter().filter(|o| o.value.is_ok()).count();
+    if usable == 0 {
+        return evidence.nothing_usable(false);
     }
-
-    pub fn value(self) -> f64 {
-        match self {
-            Self::AtLeast(v) | Self::AtMost(v) => v,
-        }
-    }
-
-    /// `at least 12 token/s`.
-    pub fn demand(self, kind: &MetricKind) -> String {
-        let word = match self {
-            Self::AtLeast(_) => "at least",
-            Self::AtMost(_) => "at most",
-        };
-        format!("{word} {} {}", number(self.value()), kind.unit)
-    }
-
-    fn holds(self, value: f64) -> bool {
-        match self {
-            Self::AtLeast(limit) => value >= limit,
-            Self::AtMost(limit) => value <= limit,
-        }
-    }
+    let told = format!("{}: {usable} of {} can be used", evidence.name(), say::count(candidate.len(), "observation"));
+    let lost = evidence.product_losses();
+    let doubts = if lost.is_empty() {
+        vec![]
+    } else {
+        vec![format!("the candidate lost cells itself ({})", say::reasons(&lost))]
+    };
+    doubt(Finding::new(Outcome::Pass, told), &doubts)
 }
 
-/// Outcome, sentence and estimate of one absolute limit on one arm's observations, which are not all missing.
-pub(super) fn judge(limit: Limit, kind: &MetricKind, observed: &Observed) -> (Outcome, String, Option<Estimate>) {
-    if kind.worst_counts {
-        return judge_worst(limit, kind, observed);
-    }
-    let n = observed.values.len();
-    let missing = observed.missing_words();
-    let Some(interval) = order::median_interval(&observed.values, ALPHA) else {
-        let min = order::observations_min(ALPHA);
-        let found = observed.values.iter().map(|v| number(*v)).collect::<Vec<_>>().join(", ");
-        let sentence = format!(
-            "{} required, found {found} {} in {n} observations{missing}; at least {min} are needed for an interval at 95 %",
-            limit.demand(kind),
-            kind.unit
-        );
-        return (Outcome::Inconclusive, sentence, None);
-    };
-    let (low_holds, high_holds) = (limit.holds(interval.low), limit.holds(interval.high));
-    let outcome = match (low_holds, high_holds) {
-        (true, true) => Outcome::Pass,
-        (false, false) => Outcome::Fail,
-        _ => Outcome::Inconclusive,
-    };
-    let estimate = Estimate {
-        point: interval.point,
-        low: interval.low,
-        high: interval.high,
-        confidence: interval.confidence,
-        n,
-        method: "median, exact order statistics".to_owned(),
-    };
-    let mut sentence = format!(
-        "{} required, median {} {} found, {:.0} % interval {} to {}, n = {n}{missing}",
-        limit.demand(kind),
-        number(interval.point),
-        kind.unit,
-        100.0 * interval.confidence,
-        number(interval.low),
-        number(interval.high)
-    );
-    if outcome == Outcome::Inconclusive {
-        let distance = (interval.point - limit.value()).abs();
-        match needed(n, (interval.high - interval.low) / 2.0, distance) {
-            Some(more) => sentence.push_str(&format!("; about {more} observations would decide it")),
-            None => sentence.push_str("; the median lies too near to the limit to decide it by repetition"),
-        }
-    }
-    (outcome, sentence, Some(estimate))
+fn describe(interval: &Interval, unit: &str) -> String {
+    format!(
+        "median {}, {:.0} % interval {} to {} ({}, {}, each bound wrong at most {:.1} % of the time)",
+        say::with_unit(&say::number(interval.point.get()), unit),
+        interval.confidence * 100.0,
+        say::number(interval.low.get()),
+        say::number(interval.high.get()),
+        say::count(interval.n, "observation"),
+        interval.method,
+        (1.0 - interval.confidence) * 50.0
+    )
 }
 
-/// A share that must hold every time: the worst value decides, and a missing one keeps it from passing.
-fn judge_worst(limit: Limit, kind: &MetricKind, observed: &Observed) -> (Outcome, String, Option<Estimate>) {
-    let broken = observed.values.iter().filter(|v| !limit.holds(**v)).count();
-    let n = observed.values.len();
-    let low = observed.values.iter().copied().fold(f64::INFINITY, f64::min);
-    let high = observed.values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let worst = if matches!(limit, Limit::AtLeast(_)) { low } else { high };
-    let outcome = match (broken, observed.missing()) {
-        (1.., _) => Outcome::Fail,
-        (0, 0) => Outcome::Pass,
-        (0, _) => Outcome::Inconclusive,
+fn needed(values: &[Finite], interval: &Interval, limit: f64) -> String {
+    let spread = mad(values).map_or(0.0, Finite::get) * MAD_TO_SIGMA;
+    let ratio = spread / (limit - interval.point.get());
+    super::compare::needed_text(OBSERVATIONS_FACTOR * ratio * ratio, interval.n, "observation")
+}
+
+/// What keeps a value that meets its limit from passing.
+fn doubts(evidence: &Evidence<'_>, limit: f64, lower: bool) -> Vec<String> {
+    let mut out = Vec::new();
+    let lost = evidence.product_losses();
+    if !lost.is_empty() {
+        out.push(format!(
+            "the candidate lost cells itself ({}), and what they would have shown is missing",
+            say::reasons(&lost)
+        ));
+    }
+    if stands_still(evidence.kind, &evidence.series.candidate) {
+        out.push("every value is exactly the same, as no clock would show it".to_owned());
+    }
+    let misses_by = |factor: f64| -> usize {
+        let values = evidence.series.candidate.iter().filter(|o| o.value.is_ok()).flat_map(|o| &o.repetitions);
+        values.filter(|v| if lower { v.get() < limit / factor } else { v.get() > limit * factor }).count()
     };
-    let sentence = format!(
-        "{} required in every cell, worst {} found, n = {n}, broken in {broken}{}",
-        limit.demand(kind),
-        number(worst),
-        observed.missing_words()
-    );
-    let method = "worst value".to_owned();
-    (outcome, sentence, Some(Estimate { point: worst, low, high, confidence: 1.0, n, method }))
+    let (far, very_far) = (misses_by(TAIL_FACTOR), misses_by(FAR_FACTOR));
+    if limit > 0.0 && (far >= 2 || very_far >= 1) {
+        out.push(format!(
+            "the median hides a tail: {} miss the limit by more than a factor of {}",
+            say::count(far, "sample"),
+            say::typed(TAIL_FACTOR)
+        ));
+    }
+    out
 }

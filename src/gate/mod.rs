@@ -1,11 +1,20 @@
 //! From rules and a run's data to outcomes, a verdict and an exit code. Pure: no I/O, no clock.
+//!
+//! ```text
+//! rule x device x series -> evidence -> estimate with interval -> side of the limit -> doubts -> outcome
+//! outcomes of critical rules                                                                  -> verdict, exit code
+//! ```
+//!
+//! PASS is the narrow door: the bound of the interval must lie inside the limit, and no doubt may be left (cells lost to
+//! the product itself, tails, a counter that stands still). Every other way ends at FAIL, INVALID, INCONCLUSIVE or INFRA.
 
 mod absolute;
-mod comparison;
+mod compare;
+mod evidence;
 mod judge;
-mod observed;
-#[cfg(test)]
-mod tests;
+mod say;
+mod verdict;
+mod worst;
 
 pub use judge::judge;
 
@@ -45,9 +54,6 @@ pub struct Rule {
     /// Whether missing data keeps the rule from passing even when it has no limit.
     pub required: bool,
 }
-
-/// One-sided level of every rule's bounds: each bound alone holds with 95 % confidence.
-pub const ALPHA: f64 = 0.05;
 
 /// The outcome class of one rule on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,67 @@
+//! From outcomes to the campaign's verdict and exit code.
+
+use super::{Judgement, Outcome, RuleOutcome, Severity, Verdict, say};
+use crate::error::ExitCode;
+use crate::run::RunState;
+
+/// At which level each rule was judged; every campaign's sentence says so.
+const LEVEL: &str = "each demand judged by itself at one-sided 5 %, not corrected for their number";
+
+/// Puts outcomes in order and decides.
+pub(super) fn decide(policy: &str, mut outcomes: Vec<RuleOutcome>, state: RunState) -> Judgement {
+    outcomes.sort_by_key(|o| (o.severity != Severity::Critical, weight(o.outcome)));
+    let critical: Vec<&RuleOutcome> = outcomes.iter().filter(|o| o.severity == Severity::Critical).collect();
+    let count = |outcome| critical.iter().filter(|o| o.outcome == outcome).count();
+    let [fail, infra, invalid, inconclusive, pass] =
+        [Outcome::Fail, Outcome::Infra, Outcome::Invalid, Outcome::Inconclusive, Outcome::Pass].map(count);
+    let n = critical.len();
+    let unfinished = match state {
+        RunState::Complete => None,
+        state => Some(format!("the run is {}, and what is missing could have changed everything", state.as_str())),
+    };
+    let worst = critical.first().map(|o| format!("{} on {}: {}", o.rule, o.device, o.sentence)).unwrap_or_default();
+    let (verdict, exit, why) = if fail > 0 {
+        let unfinished = unfinished.map(|u| format!("; {u}")).unwrap_or_default();
+        (
+            Verdict::NoGo,
+            ExitCode::NoGo,
+            format!("{fail} of {} broken{unfinished}; first {worst}", say::count(n, "critical demand")),
+        )
+    } else if n == 0 {
+        (
+            Verdict::Inconclusive,
+            ExitCode::Inconclusive,
+            "no critical rule applied to this run, so nothing was decided".to_owned(),
+        )
+    } else if let Some(unfinished) = unfinished {
+        (Verdict::Inconclusive, ExitCode::Inconclusive, unfinished)
+    } else if pass == n {
+        (Verdict::Go, ExitCode::Go, format!("all of {} met", say::count(n, "critical demand")))
+    } else {
+        let exit = match () {
+            () if infra == n => ExitCode::Infra,
+            () if invalid == n => ExitCode::Invalid,
+            () => ExitCode::Inconclusive,
+        };
+        let parts =
+            [(pass, "met"), (inconclusive, "undecided"), (invalid, "invalid"), (infra, "lost to devices or links")];
+        let counts: Vec<String> = parts.iter().filter(|(k, _)| *k > 0).map(|(k, word)| format!("{k} {word}")).collect();
+        (
+            Verdict::Inconclusive,
+            exit,
+            format!("of {} {}; first {worst}", say::count(n, "critical demand"), counts.join(", ")),
+        )
+    };
+    Judgement { policy: policy.to_owned(), verdict, sentence: format!("{why}; {LEVEL}"), outcomes, exit }
+}
+
+/// Worst first.
+fn weight(outcome: Outcome) -> u8 {
+    match outcome {
+        Outcome::Fail => 0,
+        Outcome::Infra => 1,
+        Outcome::Invalid => 2,
+        Outcome::Inconclusive => 3,
+        Outcome::Pass => 4,
+    }
+}

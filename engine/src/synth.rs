@@ -141,11 +141,11 @@ impl Shape {
         let tokens_min = (256 + SPECIALS.len() + MERGES.len()) as u32;
         let fault = if self.kv_heads == 0 || !self.heads.is_multiple_of(self.kv_heads) {
             format!("{} heads are no multiple of {} kv-heads", self.heads, self.kv_heads)
-        } else if self.head_dim == 0 || self.head_dim % 2 != 0 {
+        } else if self.head_dim == 0 || !self.head_dim.is_multiple_of(2) {
             format!("head-dim {} is not an even number above zero", self.head_dim)
         } else if self.heads.checked_mul(self.head_dim).is_none_or(|width| width > DIMENSION_MAX) {
             format!("heads x head-dim is more than {DIMENSION_MAX}")
-        } else if self.hidden % 32 != 0 || self.ffn % 32 != 0 || (self.heads * self.head_dim) % 32 != 0 {
+        } else if [self.hidden, self.ffn, self.heads * self.head_dim].iter().any(|width| !width.is_multiple_of(32)) {
             "hidden, ffn and heads x head-dim must be multiples of 32".to_owned()
         } else if self.vocab < tokens_min {
             format!("a vocabulary of {} tokens is too small, {tokens_min} are needed", self.vocab)
@@ -200,8 +200,8 @@ impl Mix {
             _ => self.base,
         };
         match wanted {
-            TensorType::Q4K if cols % 256 != 0 => TensorType::Q5_0,
-            TensorType::Q6K if cols % 256 != 0 => TensorType::Q8_0,
+            TensorType::Q4K if !cols.is_multiple_of(256) => TensorType::Q5_0,
+            TensorType::Q6K if !cols.is_multiple_of(256) => TensorType::Q8_0,
             other => other,
         }
     }

@@ -169,7 +169,7 @@ fn every_sixth_layer_of_gemma3_is_global_unless_the_file_says_otherwise() {
         read("gemma3", 8, changes).unwrap().layers.iter().map(|l| l.local).collect()
     };
     let key = "attention.sliding_window_pattern";
-    assert_eq!(local(&[window.clone()]), [true, true, true, true, true, false, true, true]);
+    assert_eq!(local(std::slice::from_ref(&window)), [true, true, true, true, true, false, true, true]);
     assert_eq!(local(&[window.clone(), (key, Some(U32(2)))]), [true, false].repeat(4));
     let listed = vec![false, true, true, false, true, true, true, true];
     assert_eq!(local(&[window.clone(), (key, Some(Bools(listed.clone())))]), listed);

@@ -1,6 +1,9 @@
 //! Many vectors: rows are unpacked once, as many as stay in the second-level cache, then pairs of them meet four vectors
 //! at a time, which stay in the first-level cache.
 
+// Tiles are indexed by row, vector and group; iterators over parallel arrays would hide which is which.
+#![allow(clippy::needless_range_loop)]
+
 use super::formats::{Large, Small};
 use super::{GROUP, floats, group_scale, horizontal, multiply, multiply_scaled};
 use crate::kernels::{Activations, SharedOut, WeightRows};

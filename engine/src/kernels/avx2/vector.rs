@@ -2,6 +2,9 @@
 //! is left for each group of 32 codes is unpacking, multiplying and one fused multiply-add. The sub-block scales of the K
 //! types are whole numbers and take the place of the ones in the second multiplication.
 
+// Tiles are indexed by row, vector and group; iterators over parallel arrays would hide which is which.
+#![allow(clippy::needless_range_loop)]
+
 use super::formats::{Format, Large, Small};
 use super::{GROUP, PREFETCH_BYTES, group_scale, horizontal, multiply, multiply_scaled};
 use crate::kernels::Activations;

@@ -71,6 +71,9 @@ pub struct RunArgs {
     /// Worker threads of the engine, instead of what the scenario says
     #[arg(long, short, value_name = "N")]
     pub threads: Option<u32>,
+    /// Room in the KV cache in tokens, instead of what the scenario says; steps that need more are left out
+    #[arg(long, value_name = "TOKENS")]
+    pub context_tokens: Option<u32>,
     /// Policy: a name in scenarios/policies/ or a file [default: `default`, its rules for these scenarios]
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<String>,

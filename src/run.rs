@@ -289,7 +289,11 @@ impl RunData {
                     metric: (*metric).to_owned(),
                 };
                 let of = |arm: Arm| -> Vec<Observation> {
-                    cells.iter().filter(|c| c.arm == arm).map(|c| c.observation(metric)).collect()
+                    cells
+                        .iter()
+                        .filter(|c| c.arm == arm)
+                        .map(|c| c.observation(metric, device.engine_sha256.as_deref()))
+                        .collect()
                 };
                 out.push(Series { key, baseline: of(Arm::Baseline), candidate: of(Arm::Candidate) });
             }
@@ -300,8 +304,9 @@ impl RunData {
 }
 
 impl CellData {
-    /// What this cell says about a metric; only its last attempt counts.
-    pub fn observation(&self, metric: &str) -> Observation {
+    /// What this cell says about a metric; only its last attempt counts. `engine_sha256` is the engine that was pushed: a
+    /// cell whose proof names another engine or model than planned is INVALID, whatever the device itself thought of it.
+    pub fn observation(&self, metric: &str, engine_sha256: Option<&str>) -> Observation {
         let last = self.attempts.saturating_sub(1);
         let mine = || self.samples.iter().filter(|s| s.attempt == last && s.metric == metric);
         let mut reasons = self.invalid.clone();
@@ -314,6 +319,14 @@ impl CellData {
             Some(ExitCause::Timeout { .. }) => reasons.push(ReasonCode::Timeout),
             Some(ExitCause::Interrupted) | None => reasons.push(ReasonCode::Interrupted),
             Some(_) => reasons.push(ReasonCode::CellDied),
+        }
+        if let Some(proof) = &self.proof {
+            if proof.model_sha256 != self.model_sha256 {
+                reasons.push(ReasonCode::ModelHashDiffers);
+            }
+            if engine_sha256.is_some_and(|pushed| pushed != proof.engine_sha256) {
+                reasons.push(ReasonCode::EngineHashDiffers);
+            }
         }
         reasons.sort_unstable();
         reasons.dedup();

@@ -142,7 +142,12 @@ impl Drop for SmallMemory {
 #[test]
 fn a_child_that_the_kernel_kills_for_memory_is_named_so() {
     let Some(group) = SmallMemory::make(24 << 20) else {
-        eprintln!("SKIP a_child_that_the_kernel_kills_for_memory_is_named_so: no memory cgroup can be made here");
+        let _ = std::io::Write::write_fmt(
+            &mut std::io::stderr(),
+            format_args!(
+                "SKIP a_child_that_the_kernel_kills_for_memory_is_named_so: no memory cgroup can be made here\n"
+            ),
+        );
         return;
     };
     // the KV cache of a long prompt does not fit the limit

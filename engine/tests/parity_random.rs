@@ -17,8 +17,10 @@ fn tolerance(file: &str) -> f32 {
     if exact { 0.01 } else { 0.05 }
 }
 
-/// Two roundings that have nothing to do with each other differ by more than either from the truth.
-const ROUNDING_ALLOWANCE: f32 = 1.5;
+/// Ours may be this much further from what the weights say than the recording is, in the mean over all logits.
+const RMS_ALLOWANCE: f32 = 1.25;
+/// Two roundings that have nothing to do with each other may err in opposite directions.
+const MAX_ALLOWANCE: f32 = 2.0;
 /// The recording itself must be this near to what the weights say (logits spread by 2): a type that is decoded wrongly
 /// is off by more than 1.
 const RECORDING_OFF_MAX: f32 = 0.25;
@@ -46,7 +48,7 @@ fn random_models_give_the_recorded_logits() {
 
         for isa in isas() {
             let what = format!("{file} {}", isa.name());
-            let allowed = tolerance(file).max(ROUNDING_ALLOWANCE * recording_off);
+            let allowed = tolerance(file).max(MAX_ALLOWANCE * recording_off);
             let mut session = open(&path, Some(isa), 64);
             let steps = steps(&case["steps"]);
             let (ours, _) = teacher_force(&mut session, &what, &prompt, &generated, &steps, 2.0 * allowed);
@@ -59,7 +61,7 @@ fn random_models_give_the_recorded_logits() {
             if worst > allowed {
                 failures.push(format!("{what}: logit {at} is off by {worst}, allowed {allowed}"));
             }
-            if spread[0] > ROUNDING_ALLOWANCE * spread[1] {
+            if spread[0] > RMS_ALLOWANCE * spread[1] {
                 failures.push(format!("{what}: {} rms off its weights, the recording only {}", spread[0], spread[1]));
             }
         }

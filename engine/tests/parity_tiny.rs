@@ -65,8 +65,9 @@ fn first_logits_are_close_and_every_step_chooses_as_recorded() {
     });
 }
 
-/// Rounding of activations alone moves the perplexity of a text that the model knows nothing about (over 1000) by 1 %,
-/// the recording's too; so, as for the real models, what the weights say without it counts as well.
+/// Rounding of activations alone moves the perplexity of a text that the model knows nothing about (over 1000) by more
+/// than 1 %, the recording's too. So, as for the real models, what the weights say without it counts as well, and where
+/// the recording is off that, ours may be off the recording as much to the other side.
 #[test]
 fn perplexity_is_the_recorded_one() {
     let test = "perplexity_is_the_recorded_one";
@@ -90,8 +91,9 @@ fn perplexity_is_the_recorded_one() {
                 (by_weights / expected - 1.0).abs() < 2.0 * PPL_TOLERANCE,
                 "{what}: {text} by weights {by_weights}"
             );
+            let allowed = PPL_TOLERANCE.max(2.0 * (by_weights / expected - 1.0).abs());
             let nearest = off[0].abs().min(off[1].abs());
-            assert!(nearest < PPL_TOLERANCE, "{what}: {text} is {} instead of {expected}", found.ppl());
+            assert!(nearest < allowed, "{what}: {text} is {} instead of {expected}", found.ppl());
         }
     });
 }

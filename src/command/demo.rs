@@ -44,6 +44,7 @@ fn one(
         pairs,
         repetitions: None,
         threads: None,
+        context_tokens: None,
         policy: None,
         artefacts: args.artefacts.clone(),
         dry_run: false,

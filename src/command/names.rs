@@ -18,12 +18,14 @@ pub fn new_run(results: &Path) -> Result<(RunId, String)> {
 
 /// What this lab host is, for the record.
 pub fn host_facts() -> HostFacts {
-    let mut system = System::new();
-    system.refresh_memory();
+    let memory_bytes = System::new().map(|mut system| {
+        system.refresh_memory();
+        system.total_memory()
+    });
     HostFacts {
         os: System::long_os_version().unwrap_or_default(),
         kernel: System::kernel_version().unwrap_or_default(),
         cpus: std::thread::available_parallelism().map_or(0, |n| n.get() as u32),
-        memory_bytes: system.total_memory(),
+        memory_bytes: memory_bytes.unwrap_or(0),
     }
 }

@@ -3,14 +3,12 @@
 use super::{Done, to_json};
 use crate::cli::{Format, GateArgs, ReportArgs};
 use crate::config::Folders;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gate::{self, Judgement};
 use crate::policy::Policy;
 use crate::report::{Report, render, terminal};
 use crate::run::RunData;
 use crate::store::Store;
-use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// `farmgate gate`.
@@ -51,36 +49,15 @@ pub fn judge(folders: &Folders, policy: Option<&str>, run: &RunData) -> Result<J
     let mut loaded = Policy::load(folders, policy.unwrap_or("default"))?;
     if policy.is_none() {
         let ran = |scenario: &String| run.manifest.scenarios.contains(scenario);
-        let compared = run.manifest.baseline.is_some();
         loaded.rules.retain(|rule| rule.scenario.as_ref().is_none_or(ran));
         loaded.name = format!("{} (rules for {})", loaded.name, run.manifest.scenarios.join(", "));
-        log::debug!("{} rules apply, compared: {compared}", loaded.rules.len());
     }
     Ok(gate::judge(&loaded.name, &loaded.rules, run))
 }
 
-const FORMATS: [(Format, &str); 5] = [
-    (Format::Html, "report.html"),
-    (Format::Md, "report.md"),
-    (Format::Junit, "junit.xml"),
-    (Format::Csv, "samples.csv"),
-    (Format::Json, "report.json"),
-];
-
 /// Writes every format into a folder; each file appears whole or not at all.
 pub fn write_all(folders: &Folders, folder: &Path, run: &RunData, judgement: &Judgement) -> Result<Vec<PathBuf>> {
-    fs::create_dir_all(folder).map_err(|e| Error::io("cannot make the report's folder", folder, &e))?;
-    let mut written = Vec::new();
-    for (format, name) in FORMATS {
-        let text = render_as(folders, format, run, judgement)?;
-        let path = folder.join(name);
-        let fault = |e: &std::io::Error| Error::io("cannot write the report", &path, e);
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| fault(&e))?;
-        file.write_all(text.as_bytes()).map_err(|e| fault(&e))?;
-        file.persist(&path).map_err(|e| fault(&e.error))?;
-        written.push(path);
-    }
-    Ok(written)
+    crate::report::write_all(folder, run, Some(judgement), &render::Templates::load(&folders.reports)?)
 }
 
 fn render_as(folders: &Folders, format: Format, run: &RunData, judgement: &Judgement) -> Result<String> {

@@ -4,14 +4,14 @@ use super::report::{judge, write_all};
 use super::{Done, engine, names, to_json};
 use crate::cli::RunArgs;
 use crate::config::Folders;
-use crate::device::{Device, Inventory};
+use crate::device::Inventory;
 use crate::error::{Error, ExitCode, Result};
 use crate::event::Event;
 use crate::gate::Judgement;
 use crate::model::ModelFile;
-use crate::plan::{Plan, Request};
+use crate::plan::{Overrides, Plan, Request};
 use crate::report::terminal::{self, Terminal};
-use crate::run::{DeviceFacts, Manifest, RunData, RunId, RunState};
+use crate::run::{Manifest, RunData, RunId, RunState};
 use crate::runner::{self, Order};
 use crate::scenario::Catalogue;
 use crate::session::Session;
@@ -69,18 +69,22 @@ impl Campaign {
         baseline: Option<ModelFile>,
     ) -> Result<Self> {
         let inventory = Inventory::load(folders)?;
-        let devices = choose(&inventory, &args.device)?;
         let catalogue = Catalogue::load(folders)?;
-        let scenarios = args.scenarios.iter().map(|name| catalogue.find(name).cloned()).collect::<Result<Vec<_>>>()?;
         crate::policy::Policy::load(folders, args.policy.as_deref().unwrap_or("default"))?;
         let plan = Plan::resolve(&Request {
-            scenarios: &scenarios,
-            devices: &devices,
+            inventory: &inventory,
+            catalogue: &catalogue,
+            devices: &args.device,
+            scenarios: &args.scenarios,
             candidate: &candidate,
             baseline: baseline.as_ref(),
-            pairs: args.pairs,
-            repetitions: args.repetitions,
-            threads: args.threads,
+            overrides: Overrides {
+                pairs: args.pairs,
+                repetitions: args.repetitions,
+                threads: args.threads,
+                context_tokens: args.context_tokens,
+            },
+            engines: &[],
         })?;
         Ok(Self { plan, candidate, baseline })
     }
@@ -138,11 +142,11 @@ impl Campaign {
             created,
             farmgate_version: env!("CARGO_PKG_VERSION").to_owned(),
             host: names::host_facts(),
-            scenarios: self.plan.scenarios.clone(),
+            scenarios: self.plan.scenario_names(),
             candidate: self.candidate.facts.clone(),
             baseline: self.baseline.as_ref().map(|model| model.facts.clone()),
-            pairs: self.plan.pairs.clone(),
-            devices: self.plan.devices.iter().map(|part| facts(&part.device)).collect(),
+            pairs: self.plan.pairs(),
+            devices: self.plan.device_facts(),
         }
     }
 }
@@ -153,30 +157,6 @@ impl Finished {
         let folder = folders.results.join(self.run.manifest.run.as_str());
         format!("{}report  {}\n", terminal::summary(&self.run, &self.judgement), folder.join("report.html").display())
     }
-}
-
-fn facts(device: &Device) -> DeviceFacts {
-    DeviceFacts {
-        device: device.name.clone(),
-        labels: device.labels.clone(),
-        tier: device.tier.clone(),
-        transport: device.transport.kind().to_owned(),
-    }
-}
-
-fn choose(inventory: &Inventory, names: &[String]) -> Result<Vec<Device>> {
-    if names.is_empty() {
-        return Ok(inventory.devices().to_vec());
-    }
-    let mut chosen: Vec<Device> = Vec::new();
-    for name in names {
-        let device = inventory.find(name)?;
-        if chosen.iter().any(|d| d.name == device.name) {
-            return Err(Error::usage(format!("device `{name}` is named twice")).hint("name each device once"));
-        }
-        chosen.push(device.clone());
-    }
-    Ok(chosen)
 }
 
 /// When no device at all could be opened, nothing was touched: the first fault is a usage error. Otherwise a device that

@@ -1,5 +1,14 @@
 //! From rules and a run's data to outcomes, a verdict and an exit code. Pure: no I/O, no clock.
 
+mod absolute;
+mod comparison;
+mod judge;
+mod observed;
+#[cfg(test)]
+mod tests;
+
+pub use judge::judge;
+
 use crate::error::ExitCode;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +45,9 @@ pub struct Rule {
     /// Whether missing data keeps the rule from passing even when it has no limit.
     pub required: bool,
 }
+
+/// One-sided level of every rule's bounds: each bound alone holds with 95 % confidence.
+pub const ALPHA: f64 = 0.05;
 
 /// The outcome class of one rule on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +121,8 @@ pub struct RuleOutcome {
     pub estimate: Option<Estimate>,
     /// The limit on the scale of the estimate (a ratio for comparisons), for drawing.
     pub limit: Option<f64>,
+    /// Whether estimate and limit are ratios candidate / baseline.
+    pub is_comparison: bool,
 }
 
 /// Outcome of a whole policy on a run.

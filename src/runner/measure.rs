@@ -50,20 +50,27 @@ fn try_measure(mut session: Session, order: &Order<'_>, index: usize, speaker: &
     let candidate = session.push_model(order.candidate, &mut say)?;
     let baseline = order.baseline.map(|model| session.push_model(model, &mut say)).transpose()?;
     let token = session.lease_token();
-    let plan = order.plan.device_plan(index, order.run, &candidate, baseline.as_ref(), Some(token));
+    let plan = order.plan.device_plan(index, order.run, &candidate, baseline.as_ref(), Some(token))?;
     speaker.say(Event::DevicePlanned { device: speaker.device.clone(), plan: Box::new(plan.clone()) });
     if !order.stop.load(Ordering::SeqCst) {
         session.start(&plan)?;
-        follow(&mut session, order, &plan, speaker)?;
+        let estimate_ms = order.plan.devices[index].estimate_s * 1000;
+        follow(&mut session, order, &plan, estimate_ms, speaker)?;
     }
     session.close()
 }
 
 /// Reads the device's journal until its end, across failures of the link, and tells each record.
-fn follow(session: &mut Session, order: &Order<'_>, plan: &DevicePlan, speaker: &Speaker) -> Result<()> {
+fn follow(
+    session: &mut Session,
+    order: &Order<'_>,
+    plan: &DevicePlan,
+    estimate_ms: u64,
+    speaker: &Speaker,
+) -> Result<()> {
     let started = Instant::now();
     let budget = budget(plan);
-    let mut course = Course { done_cells: 0, started };
+    let mut course = Course { done_cells: 0, what: String::new(), started, estimate_ms };
     let mut link_lost: Option<Instant> = None;
     let mut stopped: Option<Instant> = None;
     loop {
@@ -109,38 +116,33 @@ fn budget(plan: &DevicePlan) -> Duration {
 /// How far a device has come.
 struct Course {
     done_cells: u32,
+    what: String,
     started: Instant,
+    /// What the plan thought the whole would take, milliseconds.
+    estimate_ms: u64,
 }
 
 impl Course {
     fn tell(&mut self, framed: Framed, plan: &DevicePlan, speaker: &Speaker) {
         let total_cells = plan.cells.len() as u32;
-        let shown = match &framed.record {
-            Record::CellStart { scenario, arm, .. } => Some(format!("{scenario} {}", arm.as_str())),
-            Record::CellEnd { cell, .. } => {
-                // cells run in plan order; one that is tried again ends twice
-                self.done_cells = (cell + 1).min(total_cells);
-                None
-            }
-            _ => None,
-        };
-        if let Some(what) = shown {
-            speaker.phase(Phase::Measuring {
-                done_cells: self.done_cells,
-                total_cells,
-                what,
-                left_ms: self.left_ms(total_cells),
-            });
+        match &framed.record {
+            Record::CellStart { scenario, arm, .. } => self.what = format!("{scenario} {}", arm.as_str()),
+            // cells run in plan order; one that is tried again ends twice
+            Record::CellEnd { cell, .. } => self.done_cells = (cell + 1).min(total_cells),
+            _ => return speaker.say(Event::DeviceRecord { device: speaker.device.clone(), framed: Box::new(framed) }),
         }
+        let left_ms = self.left_ms(total_cells);
+        let (done_cells, what) = (self.done_cells, self.what.clone());
         speaker.say(Event::DeviceRecord { device: speaker.device.clone(), framed: Box::new(framed) });
+        speaker.phase(Phase::Measuring { done_cells, total_cells, what, left_ms });
     }
 
-    /// Mean time of the cells so far, times the cells left; before the first cell has ended nothing is known: 0.
+    /// Mean time of the cells so far, times the cells left; before the first cell has ended, the plan's estimate.
     fn left_ms(&self, total_cells: u32) -> u64 {
+        let elapsed_ms = self.started.elapsed().as_millis() as u64;
         if self.done_cells == 0 {
-            return 0;
+            return self.estimate_ms.saturating_sub(elapsed_ms);
         }
-        let per_cell = self.started.elapsed().as_millis() as u64 / u64::from(self.done_cells);
-        per_cell * u64::from(total_cells - self.done_cells)
+        elapsed_ms / u64::from(self.done_cells) * u64::from(total_cells - self.done_cells)
     }
 }

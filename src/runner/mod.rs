@@ -151,6 +151,6 @@ fn listen(inbox: &Receiver<Event>, keep: &mut dyn FnMut(&[Event]) -> Result<()>,
 
 /// Name of this machine, for the lease; only letters, digits, `.` and `-`.
 fn host_name() -> String {
-    let name = sysinfo::System::host_name().unwrap_or_else(|| "unknown-host".to_owned());
+    let name = sysinfo::System::host_name().unwrap_or_else(|_| "unknown-host".to_owned());
     name.chars().filter(|c| c.is_ascii_alphanumeric() || ".-".contains(*c)).take(64).collect()
 }

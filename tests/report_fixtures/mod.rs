@@ -311,6 +311,7 @@ pub fn paired(
             method: "hodges-lehmann, exact signed-rank".into(),
         }),
         limit: Some(slower),
+        is_comparison: true,
     }
 }
 
@@ -335,6 +336,7 @@ pub fn absolute(
             method: "median, order statistics".into(),
         }),
         limit: Some(limit),
+        is_comparison: false,
         ..paired(rule, device, metric, outcome, point, (low, high))
     }
 }
@@ -378,6 +380,7 @@ pub fn trouble() -> (RunData, Judgement) {
         sentence: format!("the device {HOSTILE} died"),
         estimate: None,
         limit: None,
+        is_comparison: false,
         ..paired(HOSTILE, HOSTILE, "decode-tps@0", Outcome::Invalid, 1.0, (1.0, 1.0))
     };
     let unbounded = paired("first-token", HOSTILE, "ttft-ms@512", Outcome::Inconclusive, 1.1, (0.0, f64::INFINITY));
@@ -385,6 +388,7 @@ pub fn trouble() -> (RunData, Judgement) {
         sentence: "no data: the device could not be reached".into(),
         estimate: None,
         limit: None,
+        is_comparison: false,
         scenario: String::new(),
         ..paired("decode-speed", "lost-1", "decode-tps@0", Outcome::Infra, 1.0, (1.0, 1.0))
     };

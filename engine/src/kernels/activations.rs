@@ -7,8 +7,8 @@ use half::{bf16, f16};
 /// Elements that share a scale.
 pub(super) const GROUP: usize = 32;
 
-/// How activations are rounded before they meet a type of weights. The roundings are those of llama.cpp but for the
-/// K types, see [`activation_format`].
+/// How activations are rounded before they meet a type of weights. The roundings are those of llama.cpp, so that its
+/// logits can be met closely: a model amplifies any other rounding beyond what a parity test could allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(non_camel_case_types)] // the field writes these names with an underscore
 pub enum ActivationFormat {
@@ -18,19 +18,21 @@ pub enum ActivationFormat {
     F16,
     /// Rounded to bfloat16, for the same reason.
     Bf16,
-    /// 8-bit codes, a half-precision scale for every 32: for coded weights.
+    /// 8-bit codes, a half-precision scale for every 32: for Q4_0, Q5_0 and Q8_0 weights.
     Q8_0,
     /// The same with the scaled sum of the codes in half precision: for Q4_1 and Q5_1 weights.
     Q8_1,
+    /// 8-bit codes, a single-precision scale for every 256: for the K types.
+    Q8K,
 }
 
 impl ActivationFormat {
     /// All formats.
-    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q8_1];
+    pub const ALL: [Self; 6] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q8_1, Self::Q8K];
 
     /// Whether activations are codes in this format.
     pub fn is_quantised(self) -> bool {
-        matches!(self, Self::Q8_0 | Self::Q8_1)
+        matches!(self, Self::Q8_0 | Self::Q8_1 | Self::Q8K)
     }
 }
 
@@ -40,10 +42,11 @@ pub fn activation_format(tensor_type: TensorType) -> ActivationFormat {
         TensorType::F32 => ActivationFormat::F32,
         TensorType::F16 => ActivationFormat::F16,
         TensorType::Bf16 => ActivationFormat::Bf16,
+        TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 => ActivationFormat::Q8_0,
         TensorType::Q4_1 | TensorType::Q5_1 => ActivationFormat::Q8_1,
-        // The K types too: llama.cpp rounds their activations in blocks of 256, which is up to twice as far from what
-        // the weights say, and moves the perplexity of a small model by more than 1 %.
-        _ => ActivationFormat::Q8_0,
+        TensorType::Q2K | TensorType::Q3K | TensorType::Q4K | TensorType::Q5K | TensorType::Q6K => {
+            ActivationFormat::Q8K
+        }
     }
 }
 
@@ -100,29 +103,34 @@ impl Activations {
             ActivationFormat::F32 => self.floats.extend_from_slice(x),
             ActivationFormat::F16 => self.floats.extend(x.iter().map(|v| f16::from_f32(*v).to_f32())),
             ActivationFormat::Bf16 => self.floats.extend(x.iter().map(|v| bf16::from_f32(*v).to_f32())),
-            ActivationFormat::Q8_0 | ActivationFormat::Q8_1 => self.fill_codes(isa, x),
+            ActivationFormat::Q8_0 | ActivationFormat::Q8_1 | ActivationFormat::Q8K => self.fill_codes(isa, x),
         }
     }
 
     fn fill_codes(&mut self, isa: Isa, x: &[f32]) {
-        assert!(self.cols.is_multiple_of(GROUP), "quantised weights have rows of whole blocks");
+        // Q8K shares a scale among eight groups
+        let shared = if self.format == ActivationFormat::Q8K { 8 } else { 1 };
+        assert!(self.cols.is_multiple_of(shared * GROUP), "quantised weights have rows of whole blocks");
         let groups = x.len() / GROUP;
         self.codes.resize(x.len(), 0);
         self.scales.resize(groups, 0.0);
         self.sums_32.resize(groups, 0.0);
         self.sums_16.resize(2 * groups, 0.0);
-        for (i, group) in x.chunks_exact(GROUP).enumerate() {
-            let (scale, inverse) = scale_of(isa, group);
-            let stored = f16::from_f32(scale).to_f32();
-            let sums = round_group(isa, group, inverse, &mut self.codes[i * GROUP..][..GROUP]);
-            self.scales[i] = stored;
-            self.sums_16[2 * i] = stored * sums[0] as f32;
-            self.sums_16[2 * i + 1] = stored * sums[1] as f32;
-            let sum = (sums[0] + sums[1]) as f32;
-            self.sums_32[i] = match self.format {
-                ActivationFormat::Q8_1 => f16::from_f32(scale * sum).to_f32(),
-                _ => stored * sum,
-            };
+        for (i, block) in x.chunks_exact(shared * GROUP).enumerate() {
+            let (scale, inverse) = scale_of(isa, self.format, block);
+            let stored = if shared == 1 { f16::from_f32(scale).to_f32() } else { scale };
+            for (g, x) in block.chunks_exact(GROUP).enumerate() {
+                let group = i * shared + g;
+                let sums = round_group(isa, x, inverse, &mut self.codes[group * GROUP..][..GROUP]);
+                self.scales[group] = stored;
+                self.sums_16[2 * group] = stored * sums[0] as f32;
+                self.sums_16[2 * group + 1] = stored * sums[1] as f32;
+                let sum = (sums[0] + sums[1]) as f32;
+                self.sums_32[group] = match self.format {
+                    ActivationFormat::Q8_1 => f16::from_f32(scale * sum).to_f32(),
+                    _ => stored * sum,
+                };
+            }
         }
     }
 
@@ -159,21 +167,31 @@ impl Activations {
     }
 }
 
-/// Scale of a group, and what to multiply with to get codes. A group that is not finite gets a NaN scale, so that the
+/// Scale of a block, and what to multiply with to get codes. A block that is not finite gets a NaN scale, so that the
 /// fault shows in every product.
-fn scale_of(isa: Isa, group: &[f32]) -> (f32, f32) {
-    let (largest, finite) = match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => super::avx2::largest_of_32(group),
-        _ => largest_of_group(group),
-    };
+fn scale_of(isa: Isa, format: ActivationFormat, block: &[f32]) -> (f32, f32) {
+    let (largest, finite) = block.chunks_exact(GROUP).fold((0.0f32, true), |(largest, finite), x| {
+        let (m, f) = match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => super::avx2::largest_of_32(x),
+            _ => largest_of_group(x),
+        };
+        (largest.max(m), finite && f)
+    });
     if !finite {
         return (f32::NAN, 0.0);
     }
     if largest == 0.0 {
         return (0.0, 0.0);
     }
-    (largest / 127.0, 127.0 / largest)
+    if format != ActivationFormat::Q8K {
+        let scale = largest / 127.0;
+        return (scale, 127.0 / largest);
+    }
+    // the first element of the largest magnitude becomes -127, whatever its sign
+    let extreme = block.iter().copied().find(|v| v.abs() == largest).unwrap_or(largest);
+    let inverse = -127.0 / extreme;
+    (1.0 / inverse, inverse)
 }
 
 fn largest_of_group(x: &[f32]) -> (f32, bool) {

@@ -173,7 +173,12 @@ mod tests {
         assert!(resident_share(&path).unwrap() > 0.9);
         let how = evict(&files);
         if how == "none" {
-            eprintln!("SKIP a_file_that_was_written_is_resident_until_it_is_evicted: no page cache to evict from here");
+            let _ = std::io::Write::write_fmt(
+                &mut std::io::stderr(),
+                format_args!(
+                    "SKIP a_file_that_was_written_is_resident_until_it_is_evicted: no page cache to evict from here\n"
+                ),
+            );
             return;
         }
         assert!(resident_share(&path).unwrap() <= RESIDENT_SHARE_MAX, "{how}");

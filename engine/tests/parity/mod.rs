@@ -23,7 +23,10 @@ pub fn find_model(test: &str, file: &str) -> Option<PathBuf> {
     let fetched = std::env::var_os("FARMGATE_MODELS").map_or_else(|| root.join("models"), PathBuf::from);
     let found = [root.join("tests/data/models"), fetched].into_iter().map(|d| d.join(file)).find(|p| p.is_file());
     if found.is_none() {
-        eprintln!("SKIP {test}: {file} is not here (set FARMGATE_MODELS to the folder of fetched models)");
+        let _ = std::io::Write::write_fmt(
+            &mut std::io::stderr(),
+            format_args!("SKIP {test}: {file} is not here (set FARMGATE_MODELS to the folder of fetched models)\n"),
+        );
     }
     found
 }

@@ -38,10 +38,9 @@ pub fn class(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Whether the estimate is a ratio of candidate to baseline: then the demand speaks of per cent, which no metric's
-/// own unit does.
+/// Whether the estimate is a ratio of candidate to baseline.
 pub fn is_comparison(outcome: &RuleOutcome) -> bool {
-    outcome.demand.contains('%')
+    outcome.is_comparison
 }
 
 /// The verdict, or that there is none.

@@ -1,5 +1,6 @@
 //! The whole run and its judgement as one JSON object, with every raw sample. NaN cannot occur: samples are finite by
-//! type, and a bound that is not finite is written as null, which means unbounded.
+//! type, and a bound that is not finite is written as null, which means unbounded. One line: indented, the token
+//! times of a large run would be mostly spaces.
 
 use crate::error::{Error, Result};
 use crate::gate::Judgement;
@@ -26,8 +27,8 @@ pub fn json(run: &RunData, judgement: Option<&Judgement>) -> Result<String> {
         judgement,
         run,
     };
-    let mut text = serde_json::to_string_pretty(&document)
-        .map_err(|error| Error::bug(format!("writing the report as JSON: {error}")))?;
+    let mut text =
+        serde_json::to_string(&document).map_err(|error| Error::bug(format!("writing the report as JSON: {error}")))?;
     text.push('\n');
     Ok(text)
 }

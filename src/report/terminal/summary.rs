@@ -90,7 +90,14 @@ fn series(out: &mut String, report: &Report) {
         false => (&[24, 8, 20, 12, 8], &["METRIC", "UNIT", "DEVICE", "CANDIDATE", "CELLS"]),
     };
     push_row(out, widths, head);
-    for (metric, row) in rows().take(SERIES_MAX) {
+    let mut ordered: Vec<_> = rows().collect();
+    ordered.sort_by_key(|(metric, _)| report.run.scenarios.iter().position(|s| *s == metric.scenario));
+    let mut scenario = "";
+    for (metric, row) in ordered.into_iter().take(SERIES_MAX) {
+        if report.run.scenarios.len() > 1 && metric.scenario != scenario {
+            scenario = &metric.scenario;
+            push_line(out, &format!("{scenario}:"));
+        }
         let (baseline, candidate) = (bare(metric, &row.baseline), bare(metric, &row.candidate));
         let cells: &[&str] = match report.run.comparison {
             true => &[&metric.metric, &metric.unit, &row.device, &baseline, &candidate, &row.change, &row.n],

@@ -236,7 +236,8 @@ impl SshTransport {
             if deadline.left().is_none() {
                 return Err(Failure::Link(Fault::Deadline));
             }
-            if !moved {
+            // what came in while stderr was read lies in libssh2 already, and the socket will not announce it again
+            if !moved && channel.read_window().available == 0 {
                 link.wait(deadline)?;
             }
         }

@@ -1,0 +1,61 @@
+//! After the first token, a decode step asks the system for no memory, on any thread.
+
+use farmgate_engine::kernels::Isa;
+use farmgate_engine::model::{LoadOptions, Logits, Model, Session};
+use farmgate_engine::protocol::EngineConfig;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: hands everything on to the system's allocator; only counts.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, data: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(data, layout) }
+    }
+    unsafe fn realloc(&self, data: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.realloc(data, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+// one test only: another one's allocations would be counted too
+#[test]
+fn decode_allocates_nothing_after_the_first_token() {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/models");
+    for file in ["tiny-pd-1.3m-Q4_K_M.gguf", "tiny-pd-1.3m-f16.gguf", "tiny-gemma3-Q8_0.gguf"] {
+        for isa in [Isa::Scalar, Isa::detect()] {
+            let model = Model::load(&models.join(file), &LoadOptions { mmap: true, isa: Some(isa) }).unwrap();
+            let config = EngineConfig { threads: 2, context_tokens: 256, ..EngineConfig::default() };
+            let mut session = Session::new(Arc::new(model), &config).unwrap();
+            let prompt: Vec<u32> = (0..64).collect();
+            session.forward(&prompt, Logits::Last).unwrap();
+
+            // A worker makes its buffers when it first gets a turn, which on a busy machine may be late: some stretch of
+            // 16 tokens must be free of allocations, and one made for every token would be in all of them.
+            let quiet = (0..10).any(|_| {
+                session.truncate(64);
+                let before = ALLOCATIONS.load(Ordering::SeqCst);
+                for id in 0..16 {
+                    session.forward(&[id], Logits::Last).unwrap();
+                }
+                ALLOCATIONS.load(Ordering::SeqCst) == before
+            });
+            assert!(quiet, "{file} {}: every stretch of 16 tokens allocated", isa.name());
+        }
+    }
+}

@@ -381,6 +381,9 @@ fn byte_char(byte: u8) -> char {
 mod tests {
     use super::*;
     use crate::gguf::{Gguf, LoadMode};
+    use crate::model::{LoadOptions, Logits, Model, Session};
+    use crate::protocol::{EngineConfig, KvType};
+    use std::sync::Arc;
 
     #[test]
     fn the_same_seed_gives_the_same_bytes_and_another_seed_others() {
@@ -415,6 +418,26 @@ mod tests {
         {
             let found = Shape::named(name).unwrap().parameters() / 1_000_000;
             assert!(found.abs_diff(millions) * 100 <= millions, "{name}: {found} M, {millions} M expected");
+        }
+    }
+
+    #[test]
+    fn a_synthetic_model_loads_and_its_logits_are_finite_and_differ() {
+        let folder = tempfile::tempdir().unwrap();
+        for (arch, quant) in [("llama", "q4_0"), ("llama", "q4_k_m"), ("llama", "bf16"), ("qwen2", "q5_1")] {
+            let text = "layers=4,hidden=256,ffn=512,heads=4,kv-heads=2,vocab=300,context=64";
+            let shape = Shape { architecture: arch, ..Shape::parse(text).unwrap() };
+            let path = folder.path().join(format!("{arch}-{quant}.gguf"));
+            write(&shape, quant, 7, &path).unwrap();
+            let model = Model::load(&path, &LoadOptions { mmap: true, isa: None }).unwrap();
+            let ids = model.tokenizer().encode("noise", true, true);
+            let config = EngineConfig { threads: 1, context_tokens: 64, kv_type: KvType::F16, mmap: true };
+            let mut session = Session::new(Arc::new(model), &config).unwrap();
+            let logits = session.forward(&ids, Logits::Last).unwrap();
+            let (low, high) =
+                logits.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
+            assert!(logits.iter().all(|x| x.is_finite()), "{arch} {quant}");
+            assert!(high - low > 1.0 && high - low < 100.0, "{arch} {quant}: {low} to {high}");
         }
     }
 

@@ -141,11 +141,11 @@ impl Shape {
         let tokens_min = (256 + SPECIALS.len() + MERGES.len()) as u32;
         let fault = if self.kv_heads == 0 || !self.heads.is_multiple_of(self.kv_heads) {
             format!("{} heads are no multiple of {} kv-heads", self.heads, self.kv_heads)
-        } else if self.head_dim == 0 || self.head_dim % 2 != 0 {
+        } else if self.head_dim == 0 || !self.head_dim.is_multiple_of(2) {
             format!("head-dim {} is not an even number above zero", self.head_dim)
         } else if self.heads.checked_mul(self.head_dim).is_none_or(|width| width > DIMENSION_MAX) {
             format!("heads x head-dim is more than {DIMENSION_MAX}")
-        } else if self.hidden % 32 != 0 || self.ffn % 32 != 0 || (self.heads * self.head_dim) % 32 != 0 {
+        } else if [self.hidden, self.ffn, self.heads * self.head_dim].iter().any(|width| !width.is_multiple_of(32)) {
             "hidden, ffn and heads x head-dim must be multiples of 32".to_owned()
         } else if self.vocab < tokens_min {
             format!("a vocabulary of {} tokens is too small, {tokens_min} are needed", self.vocab)
@@ -200,8 +200,8 @@ impl Mix {
             _ => self.base,
         };
         match wanted {
-            TensorType::Q4K if cols % 256 != 0 => TensorType::Q5_0,
-            TensorType::Q6K if cols % 256 != 0 => TensorType::Q8_0,
+            TensorType::Q4K if !cols.is_multiple_of(256) => TensorType::Q5_0,
+            TensorType::Q6K if !cols.is_multiple_of(256) => TensorType::Q8_0,
             other => other,
         }
     }
@@ -381,6 +381,9 @@ fn byte_char(byte: u8) -> char {
 mod tests {
     use super::*;
     use crate::gguf::{Gguf, LoadMode};
+    use crate::model::{LoadOptions, Logits, Model, Session};
+    use crate::protocol::{EngineConfig, KvType};
+    use std::sync::Arc;
 
     #[test]
     fn the_same_seed_gives_the_same_bytes_and_another_seed_others() {
@@ -415,6 +418,26 @@ mod tests {
         {
             let found = Shape::named(name).unwrap().parameters() / 1_000_000;
             assert!(found.abs_diff(millions) * 100 <= millions, "{name}: {found} M, {millions} M expected");
+        }
+    }
+
+    #[test]
+    fn a_synthetic_model_loads_and_its_logits_are_finite_and_differ() {
+        let folder = tempfile::tempdir().unwrap();
+        for (arch, quant) in [("llama", "q4_0"), ("llama", "q4_k_m"), ("llama", "bf16"), ("qwen2", "q5_1")] {
+            let text = "layers=4,hidden=256,ffn=512,heads=4,kv-heads=2,vocab=300,context=64";
+            let shape = Shape { architecture: arch, ..Shape::parse(text).unwrap() };
+            let path = folder.path().join(format!("{arch}-{quant}.gguf"));
+            write(&shape, quant, 7, &path).unwrap();
+            let model = Model::load(&path, &LoadOptions { mmap: true, isa: None }).unwrap();
+            let ids = model.tokenizer().encode("noise", true, true);
+            let config = EngineConfig { threads: 1, context_tokens: 64, kv_type: KvType::F16, mmap: true };
+            let mut session = Session::new(Arc::new(model), &config).unwrap();
+            let logits = session.forward(&ids, Logits::Last).unwrap();
+            let (low, high) =
+                logits.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
+            assert!(logits.iter().all(|x| x.is_finite()), "{arch} {quant}");
+            assert!(high - low > 1.0 && high - low < 100.0, "{arch} {quant}: {low} to {high}");
         }
     }
 

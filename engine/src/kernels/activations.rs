@@ -22,7 +22,7 @@ pub enum ActivationFormat {
     Q8_0,
     /// The same with the scaled sum of the codes in half precision: for Q4_1 and Q5_1 weights.
     Q8_1,
-    /// 8-bit codes, a single-precision scale for every 256: for the K types.
+    /// 8-bit codes, a single-precision scale for every 256: for the K types, whose kernels count on that one scale.
     Q8K,
 }
 

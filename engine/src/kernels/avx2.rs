@@ -93,7 +93,7 @@ fn multiply_scaled(weight: __m256i, act: __m256i, scale: __m256i) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn group_scale(scales: __m256i, g: usize) -> __m256i {
-    _mm256_shuffle_epi8(scales, _mm256_set1_epi16((2 * g | (2 * g + 1) << 8) as i16))
+    _mm256_shuffle_epi8(scales, _mm256_set1_epi16(((2 * g) | ((2 * g + 1) << 8)) as i16))
 }
 
 #[inline]

@@ -1,5 +1,8 @@
 //! Weights that are stored as floats: decoded in registers, multiplied in f32.
 
+// Tiles are indexed by row, vector and group; iterators over parallel arrays would hide which is which.
+#![allow(clippy::needless_range_loop)]
+
 use super::super::{Activations, SharedOut, WeightRows};
 use super::horizontal;
 use crate::gguf::TensorType;

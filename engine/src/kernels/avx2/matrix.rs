@@ -1,6 +1,9 @@
 //! Many vectors: rows are unpacked once, as many as stay in the second-level cache, then pairs of them meet four vectors
 //! at a time, which stay in the first-level cache.
 
+// Tiles are indexed by row, vector and group; iterators over parallel arrays would hide which is which.
+#![allow(clippy::needless_range_loop)]
+
 use super::formats::{Large, Small};
 use super::{GROUP, floats, group_scale, horizontal, multiply, multiply_scaled};
 use crate::kernels::{Activations, SharedOut, WeightRows};
@@ -222,22 +225,14 @@ unsafe fn large_tile<F: Large, const R: usize, const C: usize>(
     let act_scales: [&[f32]; C] = std::array::from_fn(|c| acts.scales(n + c));
     let mut sums = [[_mm256_setzero_ps(); C]; R];
     for block in 0..lengths.blocks {
-        let mut scales = [[[0.0f32; TOGETHER]; C]; R];
-        for r in 0..R {
-            let weight = _mm256_set1_ps(room.scales[(at + r) * lengths.blocks + block]);
-            for c in 0..C {
-                let both = _mm256_mul_ps(weight, up_to_eight(&act_scales[c][block * TOGETHER..]));
-                // SAFETY: there is room for eight.
-                unsafe { _mm256_storeu_ps(scales[r][c].as_mut_ptr(), both) };
-            }
-        }
+        let mut whole = [[_mm256_setzero_si256(); C]; R];
         // SAFETY: sixteen scales of every block were unpacked.
-        let whole_scales: [__m256i; R] = std::array::from_fn(|r| unsafe {
+        let scales: [__m256i; R] = std::array::from_fn(|r| unsafe {
             _mm256_loadu_si256(room.whole_scales.as_ptr().add(((at + r) * lengths.blocks + block) * 16).cast())
         });
         for g in 0..TOGETHER {
             let from = (block * TOGETHER + g) * GROUP;
-            let whole_scale: [__m256i; R] = std::array::from_fn(|r| group_scale(whole_scales[r], g));
+            let scale: [__m256i; R] = std::array::from_fn(|r| group_scale(scales[r], g));
             // SAFETY: group `g` of this block lies within rows and vectors.
             let weight: [__m256i; R] =
                 std::array::from_fn(|r| unsafe { _mm256_loadu_si256(weight_codes[r].as_ptr().add(from).cast()) });
@@ -245,9 +240,16 @@ unsafe fn large_tile<F: Large, const R: usize, const C: usize>(
                 // SAFETY: as above.
                 let act = unsafe { _mm256_loadu_si256(act_codes[c].as_ptr().add(from).cast()) };
                 for r in 0..R {
-                    let products = _mm256_cvtepi32_ps(multiply_scaled(weight[r], act, whole_scale[r]));
-                    sums[r][c] = _mm256_fmadd_ps(products, _mm256_set1_ps(scales[r][c][g]), sums[r][c]);
+                    whole[r][c] = _mm256_add_epi32(whole[r][c], multiply_scaled(weight[r], act, scale[r]));
                 }
+            }
+        }
+        for r in 0..R {
+            let weight_scale = room.scales[(at + r) * lengths.blocks + block];
+            for c in 0..C {
+                // the vector's scale is shared by the block's eight groups, see `ActivationFormat::Q8K`
+                let scale = _mm256_set1_ps(weight_scale * act_scales[c][block * TOGETHER]);
+                sums[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r][c]), scale, sums[r][c]);
             }
         }
     }

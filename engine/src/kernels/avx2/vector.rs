@@ -1,6 +1,9 @@
 //! One row with one vector: what decoding a token spends its time on. Scales are looked at eight at a time, so that what
-//! is left for each group of 32 codes is unpacking, multiplying and one fused multiply-add. The sub-block scales of the K
-//! types are whole numbers and take the place of the ones in the second multiplication.
+//! is left for each group of 32 codes is unpacking, multiplying and one fused multiply-add; the K types sum whole numbers
+//! over 256 elements, scales included, and touch floats once a block.
+
+// Tiles are indexed by row, vector and group; iterators over parallel arrays would hide which is which.
+#![allow(clippy::needless_range_loop)]
 
 use super::formats::{Format, Large, Small};
 use super::{GROUP, PREFETCH_BYTES, group_scale, horizontal, multiply, multiply_scaled};
@@ -63,22 +66,16 @@ pub(super) unsafe fn large_blocks<F: Large>(row: &[u8], acts: &Activations, n: u
     let (codes, scales) = (acts.codes(n).as_ptr(), acts.scales(n));
     let sums = if F::HALVES { acts.sums_16(n) } else { acts.sums_32(n) };
     let per_block = if F::HALVES { 16 } else { 8 };
-    let mut sum = [_mm256_setzero_ps(); 2];
+    let mut sum = _mm256_setzero_ps();
     let mut offset = _mm256_setzero_ps();
     for (i, block) in row.chunks_exact(F::BYTES).enumerate() {
         fetch_ahead(block);
-        let first = i * TOGETHER;
-        let mut together = [0.0f32; TOGETHER];
-        // SAFETY: the block, and eight groups of the vector from `first` on, are there.
+        // SAFETY: the block and its part of the vector are there.
         unsafe {
             let head = F::head(block);
-            let act_scales = _mm256_loadu_ps(scales.as_ptr().add(first));
-            _mm256_storeu_ps(together.as_mut_ptr(), _mm256_mul_ps(_mm256_set1_ps(head.scale), act_scales));
-            for g in 0..TOGETHER {
-                let act = _mm256_loadu_si256(codes.add((first + g) * GROUP).cast());
-                let products = multiply_scaled(F::codes(block, g), act, group_scale(head.scales, g));
-                sum[g % 2] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), _mm256_set1_ps(together[g]), sum[g % 2]);
-            }
+            let products = _mm256_cvtepi32_ps(large_products::<F>(block, head.scales, codes.add(i * 8 * GROUP)));
+            // the vector's scale is shared by the block's eight groups, see `ActivationFormat::Q8K`
+            sum = _mm256_fmadd_ps(products, _mm256_set1_ps(head.scale * scales[i * 8]), sum);
             let act_sums = sums.as_ptr().add(i * per_block);
             offset = _mm256_fmadd_ps(head.offsets[0], _mm256_loadu_ps(act_sums), offset);
             if F::HALVES {
@@ -86,7 +83,21 @@ pub(super) unsafe fn large_blocks<F: Large>(row: &[u8], acts: &Activations, n: u
             }
         }
     }
-    horizontal(_mm256_sub_ps(_mm256_add_ps(sum[0], sum[1]), offset))
+    horizontal(_mm256_sub_ps(sum, offset))
+}
+
+/// Products of a block of 256 times the sub-block scales, in whole numbers. The largest sum, of Q6_K, stays below
+/// 2 x 8 x 2 x 63 x 127 x 128 = 2^25.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn large_products<F: Large>(block: &[u8], scales: __m256i, codes: *const i8) -> __m256i {
+    let mut sums = [_mm256_setzero_si256(); 2];
+    for g in 0..8 {
+        // SAFETY: the caller gives a whole block and 256 codes.
+        let (weight, act) = unsafe { (F::codes(block, g), _mm256_loadu_si256(codes.add(g * GROUP).cast())) };
+        sums[g % 2] = _mm256_add_epi32(sums[g % 2], multiply_scaled(weight, act, group_scale(scales, g)));
+    }
+    _mm256_add_epi32(sums[0], sums[1])
 }
 
 #[inline]

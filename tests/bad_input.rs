@@ -96,7 +96,7 @@ fn a_model_that_cannot_be_used_says_why() {
     write("short.gguf", &whole[..whole.len() / 2]);
     write("header.gguf", &whole[..100]);
     for (name, word) in [
-        ("missing.gguf", "cannot open"),
+        ("missing.gguf", "no such model file"),
         ("empty.gguf", "empty"),
         ("text.gguf", "not GGUF"),
         ("page.gguf", "web page"),

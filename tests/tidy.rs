@@ -129,7 +129,8 @@ fn functions_stay_under_70_lines() {
                 ["fn ", "pub fn ", "pub(crate) fn ", "pub(super) fn ", "unsafe fn ", "pub unsafe fn ", "const fn "]
                     .iter()
                     .any(|start| head.starts_with(start));
-            if !is_fn {
+            // a declaration without a body ends on its line
+            if !is_fn || head.ends_with(';') {
                 continue;
             }
             let close = format!("{}}}", " ".repeat(indent));
@@ -172,8 +173,9 @@ fn judgements_plans_and_reports_do_no_io_and_read_no_clock() {
     let forbidden = ["std::fs", "fs::", "Instant::now", "SystemTime", "File::", "Timestamp::now", "Zoned::now"];
     let mut faults = Vec::new();
     for source in sources("src") {
-        // the terminal draws progress, so it needs a clock
-        if !pure.iter().any(|p| source.path.starts_with(p)) || source.path.starts_with("src/report/terminal") {
+        // the terminal draws progress, so it needs a clock; write.rs is where reports meet the file system
+        let apart = ["src/report/terminal", "src/report/write.rs"];
+        if !pure.iter().any(|p| source.path.starts_with(p)) || apart.iter().any(|p| source.path.starts_with(p)) {
             continue;
         }
         for (line, code) in code_lines(&source) {

@@ -175,20 +175,12 @@ fn measure(
     if depth > 0 {
         session.forward(&ids.take(depth), Logits::None)?;
     }
-    let mut samples_ns = Vec::new();
-    for _ in 0..request.repetitions {
-        session.truncate(depth as usize);
-        let tokens = ids.take(prompt.max(decode));
-        let begun = Instant::now();
-        if prompt > 0 {
-            session.forward(&tokens, Logits::Last)?;
-        } else {
-            for token in &tokens {
-                session.forward(std::slice::from_ref(token), Logits::Last)?;
-            }
-        }
-        samples_ns.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1));
-    }
+    let samples_ns = (0..request.repetitions)
+        .map(|_| {
+            session.truncate(depth as usize);
+            time_once(&mut session, &ids.take(prompt.max(decode)), prompt > 0)
+        })
+        .collect::<Result<Vec<u64>>>()?;
     if !session.logits_finite() {
         return Err(EngineError::model("logits are not finite numbers").at(path.to_owned()));
     }
@@ -223,6 +215,15 @@ fn measure(
         samples_ns,
         samples_ts,
     })
+}
+
+/// Nanoseconds that `tokens` take, at once or one by one; at least 1, so that speeds are finite.
+fn time_once(session: &mut Session, tokens: &[u32], at_once: bool) -> Result<u64> {
+    let begun = Instant::now();
+    for part in tokens.chunks(if at_once { tokens.len() } else { 1 }) {
+        session.forward(part, Logits::Last)?;
+    }
+    Ok(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1))
 }
 
 /// Random tokens: speed does not depend on which.

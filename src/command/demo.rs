@@ -15,6 +15,9 @@ const TRAINED_MODEL: &[u8] = include_bytes!("../../tests/data/models/tiny-pd-1.3
 /// Pairs of the latency comparison: one more than the fewest that an exact test at 5 % can decide with.
 const PAIRS: u32 = 6;
 
+/// Context of that comparison, tokens.
+const CONTEXT_TOKENS: u32 = 1024;
+
 /// `farmgate demo`: smoke on a trained model, then latency on a 135M shape against itself.
 pub fn demo(folders: &Folders, args: &DemoArgs) -> Result<Done> {
     let folder = folders.results.join("demo");
@@ -44,7 +47,8 @@ fn one(
         pairs,
         repetitions: None,
         threads: None,
-        context_tokens: None,
+        // without the prefill of 2048 tokens the demo stays well under three minutes
+        context_tokens: pairs.map(|_| CONTEXT_TOKENS),
         policy: None,
         artefacts: args.artefacts.clone(),
         dry_run: false,

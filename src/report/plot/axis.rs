@@ -93,7 +93,7 @@ impl Axis {
                 .clone()
                 .flat_map(|d| factors.iter().map(move |f| f * 10f64.powi(d)))
                 .filter(|v| self.shows(*v))
-                .map(|v| (v.log10(), text::number(v)))
+                .map(|v| (v.log10(), round_label(v)))
                 .collect();
             if ticks.len() <= count {
                 return ticks;
@@ -105,8 +105,17 @@ impl Axis {
             .step_by(every)
             .map(|d| 10f64.powi(*d))
             .filter(|v| self.shows(*v))
-            .map(|v| (v.log10(), text::number(v)))
+            .map(|v| (v.log10(), round_label(v)))
             .collect()
+    }
+}
+
+/// A value of one digit without zeros that say nothing.
+fn round_label(value: f64) -> String {
+    let shown = text::number(value);
+    match shown.contains('.') && !shown.contains('e') {
+        true => shown.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => shown,
     }
 }
 

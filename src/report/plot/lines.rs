@@ -1,7 +1,7 @@
 //! Lines over a common axis: token latency, distributions, telemetry.
 
 use super::axis::Axis;
-use super::canvas::{self, Margins};
+use super::canvas::{self, Key, Margins, Sign};
 use super::ink::Pen;
 use crate::error::Result;
 use crate::report::text;
@@ -56,8 +56,8 @@ impl LinePlot {
 
     /// Height in pixels, and the SVG body.
     pub(super) fn draw(&self) -> Result<(u32, String)> {
-        let legend: Vec<(String, Pen)> =
-            self.lines.iter().filter(|l| !l.label.is_empty()).map(|l| (text::shortened(&l.label, 40), l.pen)).collect();
+        let key = |line: &Line| Key::new(text::shortened(&line.label, 40), line.pen, Sign::Line);
+        let legend: Vec<Key> = self.lines.iter().filter(|l| !l.label.is_empty()).map(key).collect();
         let top = canvas::legend_px(&legend) + 28;
         let height = top + AREA_PX + 44;
         let margins = Margins { top, bottom: 44, left: 50, right: 12 };

@@ -22,10 +22,12 @@ pub(super) fn decide(policy: &str, mut outcomes: Vec<RuleOutcome>, state: RunSta
             state.as_str()
         )),
     };
-    let worst = critical.first().map(|o| format!("{} on {}: {}", o.rule, o.device, o.sentence)).unwrap_or_default();
+    let worst =
+        critical.first().filter(|o| o.outcome == Outcome::Fail || (unfinished.is_none() && o.outcome != Outcome::Pass));
+    let first = worst.map(|o| format!("; the first: {} on {}: {}", o.rule, o.device, o.sentence)).unwrap_or_default();
     let (verdict, exit, why) = if fail > 0 {
         let unfinished = unfinished.map(|u| format!("; {u}")).unwrap_or_default();
-        (Verdict::NoGo, ExitCode::NoGo, format!("{}{unfinished}; the first: {worst}", broken(fail, n)))
+        (Verdict::NoGo, ExitCode::NoGo, format!("{}{unfinished}", broken(fail, n)))
     } else if n == 0 {
         (
             Verdict::Inconclusive,
@@ -47,13 +49,9 @@ pub(super) fn decide(policy: &str, mut outcomes: Vec<RuleOutcome>, state: RunSta
         let parts =
             [(pass, "met"), (inconclusive, "undecided"), (invalid, "invalid"), (infra, "lost to devices or links")];
         let counts: Vec<String> = parts.iter().filter(|(k, _)| *k > 0).map(|(k, word)| format!("{k} {word}")).collect();
-        (
-            Verdict::Inconclusive,
-            exit,
-            format!("of {}, {}; the first: {worst}", say::count(n, "critical demand"), counts.join(", ")),
-        )
+        (Verdict::Inconclusive, exit, format!("of {}, {}", say::count(n, "critical demand"), counts.join(", ")))
     };
-    Judgement { policy: policy.to_owned(), verdict, sentence: format!("{why}; {LEVEL}"), outcomes, exit }
+    Judgement { policy: policy.to_owned(), verdict, sentence: format!("{why}; {LEVEL}{first}"), outcomes, exit }
 }
 
 fn all_met(n: usize) -> String {

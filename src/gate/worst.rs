@@ -31,11 +31,11 @@ pub(super) fn judge(evidence: &Evidence<'_>, demand: Demand, demand_text: &str) 
         Side::Outside => (Outcome::Fail, "broken"),
         Side::Undecided => (Outcome::Inconclusive, "not decided"),
     };
+    let [low, high] = [range.low, range.high].map(|v| say::number(v.get()));
+    let values = if low == high { format!("value {low}") } else { format!("values {low} to {high}") };
     let sentence = format!(
-        "{}: {verb}; values {} to {} in {}; the worst one decides, since greedy answers do not scatter",
+        "{}: {verb}; {values} in {}; the worst one decides, since greedy answers do not scatter",
         evidence.asked(demand_text),
-        say::number(range.low.get()),
-        say::number(range.high.get()),
         say::count(range.n, "observation"),
     );
     let lost = evidence.product_losses();

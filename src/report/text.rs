@@ -192,7 +192,7 @@ pub fn hash_prefix(hash: &str) -> String {
 /// Equal cores with their clock and governor.
 pub fn cluster(cluster: &CoreCluster) -> String {
     let cores: Vec<String> = cluster.cores.iter().take(64).map(u32::to_string).collect();
-    let mut words = cores.join(",");
+    let mut words = cores.join(", ");
     if let Some(khz) = cluster.clock_max_khz {
         words.push_str(&format!(" at {:.2} GHz", khz as f64 / 1e6));
     }

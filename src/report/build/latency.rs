@@ -92,6 +92,7 @@ fn along(id: &str, what: &str, arms: &BTreeMap<Arm, Answers>) -> FigureView {
             x_name: "token of the answer".into(),
             y_name: "time since the previous token, ms".into(),
             y_from_zero: true,
+            y_linear: false,
             lines,
         }),
     }
@@ -121,6 +122,7 @@ fn distribution(id: &str, what: &str, arms: &BTreeMap<Arm, Answers>) -> FigureVi
             x_name: "time since the previous token, ms".into(),
             y_name: "% of tokens at least this fast".into(),
             y_from_zero: true,
+            y_linear: false,
             lines,
         }),
     }

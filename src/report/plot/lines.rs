@@ -18,6 +18,8 @@ pub struct LinePlot {
     pub y_name: String,
     /// Whether the vertical axis begins at 0.
     pub y_from_zero: bool,
+    /// Whether the vertical axis stays linear however wide the values spread.
+    pub y_linear: bool,
     /// The lines.
     pub lines: Vec<Line>,
 }
@@ -68,7 +70,10 @@ impl LinePlot {
         };
         let (x_low, x_high) = points().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), p| (l.min(p.0), h.max(p.0)));
         let x = if x_low < x_high { Axis::linear(x_low, x_high) } else { Axis::covering(points().map(|p| p.0), false) };
-        let y = Axis::covering(points().map(|p| p.1), self.y_from_zero);
+        let y = match self.y_linear {
+            true => Axis::covering_linearly(points().map(|p| p.1), self.y_from_zero),
+            false => Axis::covering(points().map(|p| p.1), self.y_from_zero),
+        };
         let y_name = if y.is_log() { format!("{}, logarithmic", self.y_name) } else { self.y_name.clone() };
         let body = canvas::figure(height, margins, x, y, &legend, |canvas| {
             canvas.x_axis(&self.x_name)?;

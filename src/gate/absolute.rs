@@ -24,7 +24,7 @@ pub(super) fn judge(evidence: &Evidence<'_>, demand: Demand, demand_text: &str) 
     if values.is_empty() {
         return evidence.nothing_usable(false);
     }
-    let name = evidence.name();
+    let asked = evidence.asked(demand_text);
     let unit = evidence.kind.unit;
     let lost = losses(candidate);
     let missing = if lost.is_empty() { String::new() } else { format!("; without a value: {}", say::reasons(&lost)) };
@@ -35,7 +35,7 @@ pub(super) fn judge(evidence: &Evidence<'_>, demand: Demand, demand_text: &str) 
             return Finding::new(
                 Outcome::Inconclusive,
                 format!(
-                    "{name}: {demand_text} is not decided: median {found} of {}, which have no interval at one-sided 5 %; \
+                    "{asked}: not decided; median {found} of {}, which have no interval at one-sided 5 %; \
                      at least {} are needed{missing}",
                     say::count(few.n, "observation"),
                     few.needed
@@ -47,11 +47,19 @@ pub(super) fn judge(evidence: &Evidence<'_>, demand: Demand, demand_text: &str) 
     let told = describe(&interval, unit);
     let sentence = match side {
         Side::Inside => {
-            format!("{name}: {demand_text} is met: {told}; the bound that counts is inside the limit{missing}")
+            format!("{asked}: met; {told}; the bound that counts is inside the limit{missing}")
         }
-        Side::Outside => format!("{name}: {demand_text} is broken: {told}; even the better bound misses it{missing}"),
+        Side::Outside => {
+            let worse = if lower { interval.low } else { interval.high };
+            let to_go = say::with_unit(&say::number((limit - worse.get()).abs()), unit);
+            let way = if lower { "higher" } else { "lower" };
+            format!(
+                "{asked}: broken; {told}; even the better bound misses it; with this scatter it would be met if the values \
+                 were {to_go} {way}{missing}"
+            )
+        }
         Side::Undecided => {
-            format!("{name}: {demand_text} is not decided: {told}; {}{missing}", needed(&values, &interval, limit))
+            format!("{asked}: not decided; {told}; {}{missing}", needed(&values, &interval, limit))
         }
     };
     let outcome = match side {

@@ -40,9 +40,8 @@ struct Pairs<'a> {
 
 /// Judges `regression-percent-max`: the candidate may be worse than the baseline by at most `percent`.
 pub(super) fn judge(evidence: &Evidence<'_>, percent: f64, demand_text: &str, seed_words: &[&str]) -> Finding {
-    let name = evidence.name();
-    let undecided =
-        |why: String| Finding::new(Outcome::Inconclusive, format!("{name}: {demand_text} is not decided: {why}"));
+    let asked = evidence.asked(demand_text);
+    let undecided = |why: String| Finding::new(Outcome::Inconclusive, format!("{asked}: not decided; {why}"));
     let higher = match evidence.kind.direction {
         Direction::HigherIsBetter => true,
         Direction::LowerIsBetter => false,
@@ -84,7 +83,7 @@ pub(super) fn judge(evidence: &Evidence<'_>, percent: f64, demand_text: &str, se
     }
     let side =
         if higher { stats::at_least(&comparison.ratio, limit) } else { stats::at_most(&comparison.ratio, limit) };
-    let finding = typical(&name, demand_text, side, &comparison, limit, &context(evidence, &found, &comparison));
+    let finding = typical(&asked, side, &comparison, limit, &context(evidence, &found, &comparison));
     let margin = limit.ln().abs();
     tails(doubt(finding, &doubts(evidence, &found)), &found, higher, margin)
 }
@@ -165,7 +164,7 @@ fn context(evidence: &Evidence<'_>, found: &Pairs<'_>, comparison: &Comparison) 
     out
 }
 
-fn typical(name: &str, demand: &str, side: Side, comparison: &Comparison, limit: f64, context: &str) -> Finding {
+fn typical(asked: &str, side: Side, comparison: &Comparison, limit: f64, context: &str) -> Finding {
     let ratio = &comparison.ratio;
     let told = format!(
         "candidate / baseline = {}, {:.0} % interval {} to {} against the limit {} ({}, {}, each bound wrong at most {:.1} % \
@@ -180,17 +179,31 @@ fn typical(name: &str, demand: &str, side: Side, comparison: &Comparison, limit:
         (1.0 - ratio.confidence) * 50.0
     );
     let (outcome, sentence) = match side {
-        Side::Inside => (Outcome::Pass, format!("{name}: {demand} is met: {told}{context}")),
-        Side::Outside => (Outcome::Fail, format!("{name}: {demand} is broken: {told}{context}")),
+        Side::Inside => (Outcome::Pass, format!("{asked}: met; {told}{context}")),
+        Side::Outside => {
+            let worse = if ratio.high.get() < limit { ratio.low } else { ratio.high };
+            let change = to_go(limit / worse.get());
+            (Outcome::Fail, format!("{asked}: broken; {told}; {change}{context}"))
+        }
         Side::Undecided => {
             let distance = limit.ln() - ratio.point.get().ln();
             let spread = comparison.spread.get();
             let needed = needed_text(PAIRS_FACTOR * (spread / distance).powi(2), ratio.n, "pair");
             let scatter = format!("one pair scatters by {:.1} %", spread * 100.0);
-            (Outcome::Inconclusive, format!("{name}: {demand} is not decided: {told}; {scatter}; {needed}{context}"))
+            (Outcome::Inconclusive, format!("{asked}: not decided; {told}; {scatter}; {needed}{context}"))
         }
     };
     Finding::new(outcome, sentence).with(ratio, limit)
+}
+
+/// What a candidate that broke its demand lacks.
+fn to_go(factor: f64) -> String {
+    let how = match factor {
+        f if f >= 3.0 => format!("{} as high", say::factor(f.ln())),
+        f if f >= 1.0 => format!("{:.1} % higher", (f - 1.0) * 100.0),
+        f => format!("{:.1} % lower", (1.0 - f) * 100.0),
+    };
+    format!("with this scatter it would be met if the candidate's values were {how}")
 }
 
 /// How many pairs or observations would decide, roughly.
@@ -232,7 +245,7 @@ fn tails(mut finding: Finding, found: &Pairs<'_>, higher: bool, margin: f64) -> 
     };
     let mut doubts = Vec::new();
     let mut fails = false;
-    for (what, of) in [("cell", &medians as &dyn Fn(&[&Observation]) -> Vec<Finite>), ("cell's worst sample", &worst)] {
+    for (what, of) in [("median", &medians as &dyn Fn(&[&Observation]) -> Vec<Finite>), ("worst sample", &worst)] {
         let Some(b) = tail::beyond(&of(&found.baseline), &of(&found.candidate), TAIL_FACTOR.ln() + margin) else {
             continue;
         };

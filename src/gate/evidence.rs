@@ -70,6 +70,11 @@ impl<'a> Evidence<'a> {
         format!("{} in {}", self.series.key.metric, self.series.key.scenario)
     }
 
+    /// `decode-tps@0 in latency, at least 5 token/s`: what the sentence of a demand begins with.
+    pub fn asked(&self, demand_text: &str) -> String {
+        format!("{}, {demand_text}", self.name())
+    }
+
     /// Baseline and candidate have the same model, engine and configuration.
     pub fn is_same_against_same(&self) -> bool {
         let identity = |arm| -> BTreeSet<String> {

@@ -99,7 +99,7 @@ pub struct Estimate {
     pub confidence: f64,
     /// Pairs, or observations, that it rests on.
     pub n: usize,
-    /// How it was made, for instance `hodges-lehmann, exact signed-rank`.
+    /// How it was made, for instance `Hodges-Lehmann, exact signed-rank`.
     pub method: String,
 }
 

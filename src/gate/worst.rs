@@ -18,7 +18,7 @@ pub(super) fn judge(evidence: &Evidence<'_>, demand: Demand, demand_text: &str) 
         Demand::AtMost(limit) => (stats::at_most(&collapsed(range, range.high), limit), limit),
         Demand::Regression(percent) => {
             let Some(baseline) = self::range(&values(evidence, Arm::Baseline)) else {
-                let what = format!("{}: {demand_text} is not decided: the baseline has no value", evidence.name());
+                let what = format!("{}: not decided; the baseline has no value", evidence.asked(demand_text));
                 return Finding::new(Outcome::Inconclusive, what);
             };
             let limit = baseline.low.get() * (1.0 - percent / 100.0);
@@ -27,15 +27,15 @@ pub(super) fn judge(evidence: &Evidence<'_>, demand: Demand, demand_text: &str) 
         Demand::Present => (Side::Inside, f64::MIN),
     };
     let (outcome, verb) = match side {
-        Side::Inside => (Outcome::Pass, "is met"),
-        Side::Outside => (Outcome::Fail, "is broken"),
-        Side::Undecided => (Outcome::Inconclusive, "cannot be decided"),
+        Side::Inside => (Outcome::Pass, "met"),
+        Side::Outside => (Outcome::Fail, "broken"),
+        Side::Undecided => (Outcome::Inconclusive, "not decided"),
     };
+    let [low, high] = [range.low, range.high].map(|v| say::number(v.get()));
+    let values = if low == high { format!("value {low}") } else { format!("values {low} to {high}") };
     let sentence = format!(
-        "{}: {demand_text} {verb}: values {} to {} in {}; the worst one decides, since greedy answers do not scatter",
-        evidence.name(),
-        say::number(range.low.get()),
-        say::number(range.high.get()),
+        "{}: {verb}; {values} in {}; the worst one decides, since greedy answers do not scatter",
+        evidence.asked(demand_text),
         say::count(range.n, "observation"),
     );
     let lost = evidence.product_losses();

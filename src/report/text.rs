@@ -6,7 +6,7 @@ use farmgate_engine::protocol::{CoreCluster, ExitCause};
 /// Most characters of a name that reports show.
 pub const NAME_CHARS_MAX: usize = 96;
 /// Most characters of a sentence that reports show.
-pub const SENTENCE_CHARS_MAX: usize = 600;
+pub const SENTENCE_CHARS_MAX: usize = 1000;
 /// Most characters of an engine's reason that reports show.
 const REASON_CHARS_MAX: usize = 200;
 /// Most characters of a stderr tail that reports show.
@@ -27,6 +27,17 @@ pub fn clean_sentence(text: &str) -> String {
 pub fn joined_sentence(text: &str) -> String {
     let parts = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("--> "));
     clean_sentence(&parts.collect::<Vec<_>>().join("; "))
+}
+
+/// A sentence as it stands alone: its first letter large, and a full stop at its end.
+pub fn as_sentence(text: &str) -> String {
+    let mut chars = text.trim_end().chars();
+    let mut out: String = chars.next().map(|c| c.to_uppercase().collect()).unwrap_or_default();
+    out.push_str(chars.as_str());
+    if !out.is_empty() && !out.ends_with(['.', '!', '?', '…']) {
+        out.push('.');
+    }
+    out
 }
 
 /// A number of things, for instance `1 cell` or `2 cells`.
@@ -129,6 +140,7 @@ pub fn change(ratio: f64) -> String {
     match percent.abs() {
         size if size < 0.05 => "0.0 %".to_owned(),
         size if size < 1000.0 => format!("{percent:+.1} %"),
+        size if size < 1e6 => format!("{percent:+.0} %"),
         _ => format!("{percent:+.2e} %"),
     }
 }
@@ -180,7 +192,7 @@ pub fn hash_prefix(hash: &str) -> String {
 /// Equal cores with their clock and governor.
 pub fn cluster(cluster: &CoreCluster) -> String {
     let cores: Vec<String> = cluster.cores.iter().take(64).map(u32::to_string).collect();
-    let mut words = cores.join(",");
+    let mut words = cores.join(", ");
     if let Some(khz) = cluster.clock_max_khz {
         words.push_str(&format!(" at {:.2} GHz", khz as f64 / 1e6));
     }
@@ -247,7 +259,9 @@ mod tests {
 
     #[test]
     fn changes_spans_and_sizes_read_naturally() {
-        assert_eq!([change(0.95), change(1.0), change(1.123)], ["-5.0 %", "0.0 %", "+12.3 %"]);
+        assert_eq!([change(0.95), change(1.0), change(75.0)], ["-5.0 %", "0.0 %", "+7400 %"]);
+        assert_eq!(as_sentence("(n - 1) / Kullback"), "(n - 1) / Kullback.");
+        assert_eq!([as_sentence("no end of it…"), as_sentence("")], ["No end of it…", ""]);
         assert_eq!([duration(850), duration(12_300), duration(250_000)], ["850 ms", "12.3 s", "4 min 10 s"]);
         assert_eq!([bytes(999), bytes(1_500_000)], ["999 B", "1.5 MB"]);
     }

@@ -184,6 +184,8 @@ pub struct RuleView {
     pub method: String,
     /// Required, found, interval, n and what would change it.
     pub sentence: String,
+    /// The same without metric, scenario and demand at its beginning, for where they stand beside it.
+    pub why: String,
 }
 
 /// One metric of one scenario on all devices.

@@ -113,13 +113,13 @@ pub fn compare(pairs: &[Pair], confidence: f64, seed: u64) -> Result<Comparison,
 }
 
 /// The exact methods and their bootstrap twins, as estimates say them.
-pub const METHOD_ACROSS: &str = "hodges-lehmann across orders, exact rank-sum";
+pub const METHOD_ACROSS: &str = "Hodges-Lehmann across orders, exact rank-sum";
 /// See [`compare`].
-pub const METHOD_WALSH: &str = "hodges-lehmann, exact signed-rank";
+pub const METHOD_WALSH: &str = "Hodges-Lehmann, exact signed-rank";
 /// See [`compare`].
-pub const METHOD_ACROSS_BOOTSTRAP: &str = "hodges-lehmann across orders, seeded bootstrap";
+pub const METHOD_ACROSS_BOOTSTRAP: &str = "Hodges-Lehmann across orders, seeded bootstrap";
 /// See [`compare`].
-pub const METHOD_WALSH_BOOTSTRAP: &str = "hodges-lehmann, seeded bootstrap";
+pub const METHOD_WALSH_BOOTSTRAP: &str = "Hodges-Lehmann, seeded bootstrap";
 
 /// The least number of counterbalanced pairs with which [`compare`] can reach a confidence.
 pub fn pairs_needed(confidence: f64) -> usize {

@@ -308,7 +308,7 @@ pub fn paired(
             high,
             confidence: 0.9,
             n: 12,
-            method: "hodges-lehmann, exact signed-rank".into(),
+            method: "Hodges-Lehmann, exact signed-rank".into(),
         }),
         limit: Some(slower),
         is_comparison: true,

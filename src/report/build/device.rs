@@ -130,7 +130,7 @@ fn proof_in_words(proof: &SelfProof) -> String {
     let affinity = match (affinity.len(), same) {
         (0, _) => "affinity not read back".to_owned(),
         (_, true) => format!("each on CPUs {}", affinity.swap_remove(0)),
-        (_, false) => format!("on CPUs {}", affinity.join(" | ")),
+        (_, false) => format!("thread by thread on CPUs {}", affinity.join(" | ")),
     };
     let asked = match proof.config.threads {
         0 => "chosen by the engine".to_owned(),

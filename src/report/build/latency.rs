@@ -43,7 +43,7 @@ pub fn figures(
         ));
     }
     for (position, ((scenario, qualifier), arms)) in groups.iter().take(GROUPS_MAX).enumerate() {
-        let what = format!("{} @{}", text::clean(scenario), text::clean(qualifier));
+        let what = format!("itl-ms@{} in {}", text::clean(qualifier), text::clean(scenario));
         let id = format!("{id}-itl{position}");
         context.admit(figures, along(&id, &what, arms));
         context.admit(figures, distribution(&id, &what, arms));
@@ -90,8 +90,9 @@ fn along(id: &str, what: &str, arms: &BTreeMap<Arm, Answers>) -> FigureView {
         caption: "Line: median over all valid answers. Area: the middle 80 % of them.".to_owned(),
         plot: Plot::Lines(LinePlot {
             x_name: "token of the answer".into(),
-            y_name: "time since the token before, ms".into(),
+            y_name: "time since the previous token, ms".into(),
             y_from_zero: true,
+            y_linear: false,
             lines,
         }),
     }
@@ -118,9 +119,10 @@ fn distribution(id: &str, what: &str, arms: &BTreeMap<Arm, Answers>) -> FigureVi
         description: format!("{}.", words.join("; ")),
         caption: format!("{}. Drawn up to p99; slowest: {}.", words.join("; "), slowest.join(", ")),
         plot: Plot::Lines(LinePlot {
-            x_name: "time since the token before, ms".into(),
+            x_name: "time since the previous token, ms".into(),
             y_name: "% of tokens at least this fast".into(),
             y_from_zero: true,
+            y_linear: false,
             lines,
         }),
     }

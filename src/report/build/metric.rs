@@ -200,7 +200,7 @@ impl<'a> Measured<'a> {
 fn shown_of(rows: &[Measured]) -> String {
     match rows.len() {
         count if count > FIGURE_ROWS_MAX => {
-            format!(" The {FIGURE_ROWS_MAX} devices with the worst outcome of {count} are drawn.")
+            format!("The {FIGURE_ROWS_MAX} devices with the worst outcome of {count} are drawn.")
         }
         _ => String::new(),
     }
@@ -226,7 +226,7 @@ fn strip(id: &str, scenario: &str, metric: &str, facts: Facts, rows: &[Measured]
         .collect();
     let comparison = shown.iter().any(|r| !r.baseline.is_empty() || r.baseline_median.is_some());
     let many = if thinned {
-        format!(" At most {DOTS_MAX} samples of each arm are drawn, evenly by rank.")
+        format!("At most {DOTS_MAX} samples of each arm are drawn, evenly by rank.")
     } else {
         String::new()
     };
@@ -247,11 +247,7 @@ fn strip(id: &str, scenario: &str, metric: &str, facts: Facts, rows: &[Measured]
         id: format!("{id}-samples"),
         title: format!("Samples of {} in {}", text::clean(metric), text::clean(scenario)),
         description: format!("Medians. {}.", words.join("; ")),
-        caption: format!(
-            "Every mark is a valid sample; the upright bar is the median of the cells.{}{}{many}",
-            if comparison { " At the right: the medians, baseline → candidate." } else { "" },
-            shown_of(rows)
-        ),
+        caption: format!("{} {many}", shown_of(rows)).trim().to_owned(),
         plot: Plot::Strip(StripPlot { unit: facts.unit.to_owned(), comparison, rows: shown }),
     }
 }
@@ -302,18 +298,16 @@ fn forest(id: &str, scenario: &str, metric: &str, facts: Facts, rows: &[Measured
             },
         });
     }
-    let mark = match rows.iter().any(|m| m.estimate().is_some()) {
-        true => "The large mark is the estimate, the line its interval; without an end cap it goes on beyond the axis.",
-        false => "The upright bar is the median of the pairs; there is no interval.",
+    let plot = ForestPlot { limit, better: facts.better, rows: shown };
+    let cut = match plot.is_cut() {
+        true => "What lies beyond the axis is drawn at its edge; an interval without an end cap goes on beyond it.",
+        false => "",
     };
     FigureView {
         id: format!("{id}-ratios"),
         title: format!("Change of {} in {}", text::clean(metric), text::clean(scenario)),
         description: format!("Candidate against baseline. {}.", words.join("; ")),
-        caption: format!(
-            "Small dots are single pairs; those beyond the axis lie at its edge. {mark}{}",
-            shown_of(rows)
-        ),
-        plot: Plot::Forest(ForestPlot { limit, better: facts.better, rows: shown }),
+        caption: format!("{} {cut}", shown_of(rows)).trim().to_owned(),
+        plot: Plot::Forest(plot),
     }
 }

@@ -13,6 +13,7 @@ use super::{SCHEMA_VERSION, text};
 use crate::gate::{Judgement, RuleOutcome};
 use crate::run::{Manifest, ModelFacts, RunData, RunState};
 use cells::{CellState, state_of};
+use farmgate_engine::protocol::ExitCause;
 
 pub(super) use cells::counts;
 use std::collections::HashMap;
@@ -99,7 +100,7 @@ fn run_view(run: &RunData) -> RunView {
     let planned = cells().count();
     RunView {
         name: text::clean(manifest.run.as_str()),
-        created: text::clean(&manifest.created),
+        created: created(&manifest.created),
         state: run.state.as_str(),
         state_note: state_note(run, planned),
         farmgate_version: text::clean(&manifest.farmgate_version),
@@ -112,17 +113,31 @@ fn run_view(run: &RunData) -> RunView {
 }
 
 fn state_note(run: &RunData, planned: usize) -> String {
-    let ended = run.devices.iter().flat_map(|d| &d.cells).filter(|c| c.exit.is_some()).count();
+    let ended = run
+        .devices
+        .iter()
+        .flat_map(|d| &d.cells)
+        .filter(|c| c.exit.as_ref().is_some_and(|e| *e != ExitCause::Interrupted))
+        .count();
     match run.state {
         RunState::Complete => String::new(),
         RunState::Interrupted => format!(
-            "This run was interrupted: {ended} of {planned} cells had ended. What they measured is kept and shown; \
-             the rest is missing"
+            "This run was stopped after {ended} of {planned} cells had come to their end. What they measured is kept and \
+             shown; the rest is missing"
         ),
         RunState::Unfinished => format!(
             "No end of this run was recorded: it is still going on, or farmgate was stopped. {ended} of {planned} \
              cells had ended"
         ),
+    }
+}
+
+/// `2026-11-30T10:01:35Z` as people read it; what looks otherwise stays as it is.
+fn created(time: &str) -> String {
+    let told = text::clean(time);
+    match told.strip_suffix('Z').and_then(|t| t.split_once('T')) {
+        Some((day, time)) => format!("{day} {time} UTC"),
+        None => told,
     }
 }
 

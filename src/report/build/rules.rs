@@ -119,5 +119,15 @@ fn rule(context: &Context, outcome: &RuleOutcome) -> RuleView {
         n: estimate.map_or(0, |e| e.n),
         method: estimate.map(|e| text::clean_sentence(&e.method)).unwrap_or_default(),
         sentence: text::clean_sentence(&outcome.sentence),
+        why: text::as_sentence(&text::clean_sentence(why(outcome))),
     }
+}
+
+/// The outcome's sentence without the words that stand in the table beside it.
+fn why(outcome: &RuleOutcome) -> &str {
+    let named = format!("{} in {}", outcome.metric, outcome.scenario);
+    let Some(rest) = outcome.sentence.strip_prefix(&named) else { return &outcome.sentence };
+    let asked = format!(", {}", outcome.demand);
+    let rest = rest.strip_prefix(&asked).unwrap_or(rest);
+    rest.strip_prefix(": ").unwrap_or(&outcome.sentence)
 }

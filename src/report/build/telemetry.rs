@@ -52,7 +52,7 @@ pub fn figures(
     }
     match memory(id, device, seconds) {
         Some(figure) => context.admit(figures, figure),
-        None => remarks.push("no process memory was recorded on this device".into()),
+        None => remarks.push("no course of memory: fewer than two records in any process".into()),
     }
 }
 
@@ -132,6 +132,8 @@ fn memory(id: &str, device: &DeviceData, seconds: impl Fn(u64) -> f64) -> Option
             arms.entry(cell.arm).or_default().push(points);
         }
     }
+    // a single record is that of the start, before the model is read
+    let has_course = arms.values().flatten().any(|points| points.len() > 1);
     let parts: usize = arms.values().map(Vec::len).sum();
     let each = (POINTS_MAX / parts.max(1)).max(2);
     let mut words = Vec::new();
@@ -148,7 +150,7 @@ fn memory(id: &str, device: &DeviceData, seconds: impl Fn(u64) -> f64) -> Option
             Line { label: arm.as_str().to_owned(), pen, parts, band: None }
         })
         .collect();
-    if lines.is_empty() {
+    if !has_course {
         return None;
     }
     Some(FigureView {
@@ -192,7 +194,13 @@ fn bucketed(points: Points, count: usize, keep: Keep) -> Points {
 }
 
 fn plot(y_name: &str, y_from_zero: bool, lines: Vec<Line>) -> Plot {
-    Plot::Lines(LinePlot { x_name: "time since the first record, s".into(), y_name: y_name.into(), y_from_zero, lines })
+    Plot::Lines(LinePlot {
+        x_name: "time since the first record, s".into(),
+        y_name: y_name.into(),
+        y_from_zero,
+        y_linear: true,
+        lines,
+    })
 }
 
 #[cfg(test)]

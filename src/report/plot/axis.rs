@@ -15,16 +15,20 @@ impl Axis {
     /// An axis that shows all finite `values`, with a margin; logarithmic when they are positive and span a factor
     /// of 30 or more. `zero` makes it begin at 0 unless it is logarithmic.
     pub fn covering(values: impl Iterator<Item = f64>, zero: bool) -> Self {
-        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-        for value in values.filter(|v| v.is_finite()) {
-            (low, high) = (low.min(value), high.max(value));
-        }
-        if low > high {
-            (low, high) = (0.0, 1.0);
-        }
+        let (low, high) = ends(values);
         if low > 0.0 && high / low >= 30.0 {
             return Self { low: low.log10() - 0.05, high: high.log10() + 0.05, log: true };
         }
+        Self::with_margin(low, high, zero)
+    }
+
+    /// The same, but never logarithmic.
+    pub fn covering_linearly(values: impl Iterator<Item = f64>, zero: bool) -> Self {
+        let (low, high) = ends(values);
+        Self::with_margin(low, high, zero)
+    }
+
+    fn with_margin(mut low: f64, mut high: f64, zero: bool) -> Self {
         if zero {
             (low, high) = (low.min(0.0), high.max(0.0));
         }
@@ -93,7 +97,7 @@ impl Axis {
                 .clone()
                 .flat_map(|d| factors.iter().map(move |f| f * 10f64.powi(d)))
                 .filter(|v| self.shows(*v))
-                .map(|v| (v.log10(), text::number(v)))
+                .map(|v| (v.log10(), round_label(v)))
                 .collect();
             if ticks.len() <= count {
                 return ticks;
@@ -105,8 +109,25 @@ impl Axis {
             .step_by(every)
             .map(|d| 10f64.powi(*d))
             .filter(|v| self.shows(*v))
-            .map(|v| (v.log10(), text::number(v)))
+            .map(|v| (v.log10(), round_label(v)))
             .collect()
+    }
+}
+
+/// The lowest and the highest finite value, 0 and 1 without any.
+fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let (low, high) = values
+        .filter(|v| v.is_finite())
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
+    if low > high { (0.0, 1.0) } else { (low, high) }
+}
+
+/// A value of one digit without zeros that say nothing.
+fn round_label(value: f64) -> String {
+    let shown = text::number(value);
+    match shown.contains('.') && !shown.contains('e') {
+        true => shown.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => shown,
     }
 }
 

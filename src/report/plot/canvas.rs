@@ -35,6 +35,37 @@ pub struct Margins {
     pub right: u32,
 }
 
+/// What an entry of the legend looks like: as it does in the chart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sign {
+    /// A line.
+    Line,
+    /// Dots without a line.
+    Dot,
+    /// A dot on a line with end caps.
+    Interval,
+    /// An upright bar.
+    Bar,
+}
+
+/// An entry of the legend.
+#[derive(Debug, Clone)]
+pub struct Key {
+    /// What it is.
+    pub label: String,
+    /// Its look.
+    pub pen: Pen,
+    /// Its form.
+    pub sign: Sign,
+}
+
+impl Key {
+    /// An entry.
+    pub fn new(label: impl Into<String>, pen: Pen, sign: Sign) -> Self {
+        Self { label: label.into(), pen, sign }
+    }
+}
+
 /// A side of the chart.
 #[derive(Debug, Clone, Copy)]
 pub enum Edge {
@@ -57,7 +88,7 @@ pub fn figure(
     margins: Margins,
     x: Axis,
     y: Axis,
-    legend: &[(String, Pen)],
+    legend: &[Key],
     draw: impl FnOnce(&mut Canvas) -> Result<()>,
 ) -> Result<String> {
     let mut out = String::new();
@@ -79,15 +110,15 @@ pub fn figure(
 }
 
 /// Height that a legend needs, pixels.
-pub fn legend_px(legend: &[(String, Pen)]) -> u32 {
+pub fn legend_px(legend: &[Key]) -> u32 {
     place_legend(legend).last().map_or(0, |(_, y)| *y as u32 + LEGEND_LINE_PX)
 }
 
-fn place_legend(legend: &[(String, Pen)]) -> Vec<(f64, f64)> {
+fn place_legend(legend: &[Key]) -> Vec<(f64, f64)> {
     let (mut x, mut y) = (4.0, 2.0);
     let mut places = Vec::with_capacity(legend.len());
-    for (label, _) in legend {
-        let width = 30.0 + CHAR_PX * label.chars().count() as f64 + 14.0;
+    for key in legend {
+        let width = 30.0 + CHAR_PX * key.label.chars().count() as f64 + 14.0;
         if x > 4.0 && x + width > f64::from(WIDTH_PX) {
             (x, y) = (4.0, y + f64::from(LEGEND_LINE_PX));
         }
@@ -97,14 +128,29 @@ fn place_legend(legend: &[(String, Pen)]) -> Vec<(f64, f64)> {
     places
 }
 
-fn draw_legend(root: &Root, legend: &[(String, Pen)]) -> Result<()> {
-    for ((label, pen), (x, y)) in legend.iter().zip(place_legend(legend)) {
+fn draw_legend(root: &Root, legend: &[Key]) -> Result<()> {
+    for (key, (x, y)) in legend.iter().zip(place_legend(legend)) {
         let (x, y) = (units(x), units(y + 8.0));
-        let style = stroke(*pen, 2.0);
-        root.draw(&PathElement::new([(x, y), (x + units(22.0), y)], style)).map_err(bug)?;
-        root.draw(&Circle::new((x + units(11.0), y), units(3.0), fill(*pen))).map_err(bug)?;
+        let path = |from: (f64, f64), to: (f64, f64)| {
+            let at = |(dx, dy)| (x + units(dx), y + units(dy));
+            root.draw(&PathElement::new([at(from), at(to)], stroke(key.pen, 2.0))).map_err(bug)
+        };
+        if matches!(key.sign, Sign::Line | Sign::Interval) {
+            path((0.0, 0.0), (22.0, 0.0))?;
+        }
+        match key.sign {
+            Sign::Line => {}
+            Sign::Bar => path((11.0, -6.0), (11.0, 6.0))?,
+            Sign::Interval | Sign::Dot => {
+                root.draw(&Circle::new((x + units(11.0), y), units(3.0), fill(key.pen))).map_err(bug)?;
+            }
+        }
+        if key.sign == Sign::Interval {
+            path((0.0, -4.0), (0.0, 4.0))?;
+            path((22.0, -4.0), (22.0, 4.0))?;
+        }
         let at = (x + units(29.0), y);
-        root.draw(&Text::new(label.as_str(), at, text_style(Ink::Text, HPos::Left, VPos::Center))).map_err(bug)?;
+        root.draw(&Text::new(key.label.as_str(), at, text_style(Ink::Text, HPos::Left, VPos::Center))).map_err(bug)?;
     }
     Ok(())
 }

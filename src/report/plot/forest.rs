@@ -1,8 +1,8 @@
 //! Ratios of candidate to baseline by device: the pairs as dots, the estimate with its interval, and the limit.
 
 use super::axis::Axis;
-use super::canvas::{self, Canvas, Edge, Margins};
-use super::ink::{Ink, Pen};
+use super::canvas::{self, Canvas, Edge, Key, Margins, Sign};
+use super::ink::Ink;
 use crate::error::Result;
 use crate::report::{order, text};
 
@@ -45,12 +45,18 @@ impl ForestPlot {
 
     /// Height in pixels, and the SVG body.
     pub(super) fn draw(&self) -> Result<(u32, String)> {
-        let mut legend: Vec<(String, Pen)> = vec![("a pair".into(), Ink::Faint.plain())];
-        if self.rows.iter().any(|r| r.estimate.is_some()) {
-            legend.push(("interval".into(), Ink::Text.plain()));
+        let mut legend = vec![Key::new("a pair", Ink::Faint.plain(), Sign::Dot)];
+        let estimated = |row: &ForestRow| row.estimate.is_some();
+        if self.rows.iter().any(estimated) {
+            let inks: Vec<Ink> = self.rows.iter().filter(|r| estimated(r)).map(|r| r.ink).collect();
+            let ink = if inks.iter().all(|i| *i == inks[0]) { inks[0] } else { Ink::Text };
+            legend.push(Key::new("interval", ink.plain(), Sign::Interval));
+        }
+        if self.rows.iter().any(|r| !estimated(r) && r.median.is_some()) {
+            legend.push(Key::new("median", Ink::Text.plain(), Sign::Bar));
         }
         if let Some(limit) = self.limit {
-            legend.push((format!("limit {}", text::change(limit)), Ink::Limit.square()));
+            legend.push(Key::new(format!("limit {}", text::change(limit)), Ink::Limit.square(), Sign::Line));
         }
         let top = canvas::legend_px(&legend) + 6;
         let height = top + self.rows.len() as u32 * ROW_PX + 44;
@@ -85,12 +91,25 @@ impl ForestPlot {
             values.extend(row.estimate.map(|(point, ..)| percent(point)));
             values.extend(row.median.map(percent));
         }
-        // an interval without a bound must not press everything else into a corner
+        // neither an interval without a bound nor a stray pair must press everything else into a corner
         let reach = values.iter().fold(1.0_f64, |reach, v| reach.max(v.abs())).min(400.0) * 4.0;
+        let pairs = self.rows.iter().flat_map(|r| r.pairs.iter().map(|p| percent(*p).clamp(-reach / 2.0, reach / 2.0)));
         let bounds = self.rows.iter().filter_map(|r| r.estimate).flat_map(|(_, low, high)| [low, high]);
         let bounds: Vec<f64> = bounds.map(|bound| percent(bound).clamp(-reach, reach)).collect();
+        // what matters most stays on the axis however far off it lies
+        let centres = self.rows.iter().filter_map(|r| r.estimate.map_or(r.median, |(point, ..)| Some(point)));
+        let most = centres.map(percent).fold(400.0_f64, f64::max).min(1e6);
         // with 0 among the values the axis is never logarithmic
-        Axis::covering(values.into_iter().chain(bounds).map(|v| v.clamp(-100.0, 400.0)), false)
+        Axis::covering(values.iter().copied().chain(bounds).chain(pairs).map(|v| v.clamp(-100.0, most)), false)
+    }
+
+    /// Whether a pair or a bound lies beyond the axis.
+    pub fn is_cut(&self) -> bool {
+        let axis = self.axis();
+        self.rows.iter().any(|row| {
+            let bounds = row.estimate.iter().flat_map(|(_, low, high)| [*low, *high]);
+            row.pairs.iter().copied().chain(bounds).any(|r| !axis.shows(percent(r)))
+        })
     }
 
     /// Draws a row whose upper edge lies at `top`.

@@ -1,7 +1,7 @@
 //! Lines over a common axis: token latency, distributions, telemetry.
 
 use super::axis::Axis;
-use super::canvas::{self, Margins};
+use super::canvas::{self, Key, Margins, Sign};
 use super::ink::Pen;
 use crate::error::Result;
 use crate::report::text;
@@ -18,6 +18,8 @@ pub struct LinePlot {
     pub y_name: String,
     /// Whether the vertical axis begins at 0.
     pub y_from_zero: bool,
+    /// Whether the vertical axis stays linear however wide the values spread.
+    pub y_linear: bool,
     /// The lines.
     pub lines: Vec<Line>,
 }
@@ -56,8 +58,8 @@ impl LinePlot {
 
     /// Height in pixels, and the SVG body.
     pub(super) fn draw(&self) -> Result<(u32, String)> {
-        let legend: Vec<(String, Pen)> =
-            self.lines.iter().filter(|l| !l.label.is_empty()).map(|l| (text::shortened(&l.label, 40), l.pen)).collect();
+        let key = |line: &Line| Key::new(text::shortened(&line.label, 40), line.pen, Sign::Line);
+        let legend: Vec<Key> = self.lines.iter().filter(|l| !l.label.is_empty()).map(key).collect();
         let top = canvas::legend_px(&legend) + 28;
         let height = top + AREA_PX + 44;
         let margins = Margins { top, bottom: 44, left: 50, right: 12 };
@@ -68,7 +70,10 @@ impl LinePlot {
         };
         let (x_low, x_high) = points().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), p| (l.min(p.0), h.max(p.0)));
         let x = if x_low < x_high { Axis::linear(x_low, x_high) } else { Axis::covering(points().map(|p| p.0), false) };
-        let y = Axis::covering(points().map(|p| p.1), self.y_from_zero);
+        let y = match self.y_linear {
+            true => Axis::covering_linearly(points().map(|p| p.1), self.y_from_zero),
+            false => Axis::covering(points().map(|p| p.1), self.y_from_zero),
+        };
         let y_name = if y.is_log() { format!("{}, logarithmic", self.y_name) } else { self.y_name.clone() };
         let body = canvas::figure(height, margins, x, y, &legend, |canvas| {
             canvas.x_axis(&self.x_name)?;

@@ -1,8 +1,8 @@
 //! Samples by device: every dot a sample, baseline above candidate, a bar at each median.
 
 use super::axis::Axis;
-use super::canvas::{self, Canvas, Edge, Margins};
-use super::ink::{Ink, Pen};
+use super::canvas::{self, Canvas, Edge, Key, Margins, Sign};
+use super::ink::Ink;
 use crate::error::Result;
 use crate::report::text;
 
@@ -64,10 +64,13 @@ impl StripPlot {
 
     /// Height in pixels, and the SVG body.
     pub(super) fn draw(&self) -> Result<(u32, String)> {
-        let legend: Vec<(String, Pen)> = match self.comparison {
-            true => vec![("baseline".into(), Ink::Baseline.plain()), ("candidate".into(), Ink::Candidate.square())],
-            false => vec![("candidate".into(), Ink::Candidate.square())],
-        };
+        let mut legend = vec![
+            Key::new("candidate", Ink::Candidate.square(), Sign::Dot),
+            Key::new("median", Ink::Text.plain(), Sign::Bar),
+        ];
+        if self.comparison {
+            legend.insert(0, Key::new("baseline", Ink::Baseline.plain(), Sign::Dot));
+        }
         let top = canvas::legend_px(&legend) + 6;
         let height = top + self.rows.len() as u32 * ROW_PX + 44;
         let margins = Margins { top, bottom: 44, left: 14, right: 14 };

@@ -3,6 +3,7 @@
 
 use super::markdown;
 use crate::error::{Error, Place, Result};
+use crate::report::text;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, escape_formatter};
@@ -68,6 +69,7 @@ impl Templates {
             _ => escape_formatter(out, state, value),
         });
         environment.add_filter("code", |text: String| Value::from_safe_string(markdown::code(&text)));
+        environment.add_filter("sentence", |said: String| text::as_sentence(&said));
         let mut templates = Self { environment, origins: BTreeMap::new() };
         for (name, text) in SHIPPED.iter().filter(|(name, _)| !own.contains_key(*name)) {
             templates.environment.add_template(name, text).map_err(|error| templates.error(name, &error))?;

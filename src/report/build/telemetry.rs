@@ -128,18 +128,22 @@ fn memory(id: &str, device: &DeviceData, seconds: impl Fn(u64) -> f64) -> Option
             .iter()
             .filter_map(|(at, t)| Some((seconds(*at), t.memory.rss_bytes? as f64 / 1e6)))
             .collect();
-        if !points.is_empty() {
-            arms.entry(cell.arm).or_default().push(points);
+        if !cell.telemetry.is_empty() {
+            let processes = arms.entry(cell.arm).or_default();
+            // a single record is that of the start, before the model is read
+            processes.extend((points.len() > 1).then_some(points));
         }
     }
-    // a single record is that of the start, before the model is read
-    let has_course = arms.values().flatten().any(|points| points.len() > 1);
     let parts: usize = arms.values().map(Vec::len).sum();
     let each = (POINTS_MAX / parts.max(1)).max(2);
     let mut words = Vec::new();
     let lines: Vec<Line> = arms
         .into_iter()
-        .map(|(arm, cells)| {
+        .filter_map(|(arm, cells)| {
+            if cells.is_empty() {
+                words.push(format!("{} not drawn, its processes ended before a second record", arm.as_str()));
+                return None;
+            }
             let peak = cells.iter().flatten().fold(0.0_f64, |high, p| high.max(p.1));
             words.push(format!("{} up to {}", arm.as_str(), text::quantity(peak, "MB")));
             let pen = match arm {
@@ -147,10 +151,10 @@ fn memory(id: &str, device: &DeviceData, seconds: impl Fn(u64) -> f64) -> Option
                 Arm::Candidate => Ink::Candidate.square(),
             };
             let parts = cells.into_iter().map(|points| bucketed(points, each, Keep::Highest)).collect();
-            Line { label: arm.as_str().to_owned(), pen, parts, band: None }
+            Some(Line { label: arm.as_str().to_owned(), pen, parts, band: None })
         })
         .collect();
-    if !has_course {
+    if lines.is_empty() {
         return None;
     }
     Some(FigureView {

@@ -90,6 +90,6 @@ mod tests {
         });
         let text = fingerprint("here", &print);
         assert!(text.contains("sensor    battery, cannot be read, not trusted: stuck"), "{text}");
-        assert!(text.contains("cores     0,1 at 1.80 GHz"), "{text}");
+        assert!(text.contains("cores     0, 1 at 1.80 GHz"), "{text}");
     }
 }

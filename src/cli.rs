@@ -93,7 +93,7 @@ pub struct RunArgs {
 pub struct GateArgs {
     /// The run [default: the newest]
     pub run: Option<String>,
-    /// Policy: a name in scenarios/policies/ or a file [default: `default`, its rules for the run's scenarios]
+    /// Policy: a name in scenarios/policies/ or a file [default: the one it ran with]
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<String>,
     /// Print the judgement as JSON
@@ -112,7 +112,7 @@ pub struct ReportArgs {
     /// Print one format to stdout instead of writing all into the run's folder
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
-    /// Policy whose judgement the report shows [default: as for `gate`]
+    /// Policy whose judgement the report shows [default: the one it ran with]
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<String>,
     /// Folder to write into [default: the run's]

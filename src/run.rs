@@ -106,6 +106,9 @@ pub struct Manifest {
     pub pairs: BTreeMap<String, u32>,
     /// Devices, in plan order, with their labels.
     pub devices: Vec<DeviceFacts>,
+    /// The policy that was asked for by name or path; `None` stands for the default one's rules for these scenarios.
+    #[serde(default)]
+    pub policy: Option<String>,
 }
 
 /// What the inventory says of a device.
@@ -321,7 +324,7 @@ impl CellData {
             mine().filter(|s| s.validity == Validity::Valid).filter_map(|s| s.value).collect();
         let value = match median(&repetitions) {
             Some(value) if reasons.is_empty() => Ok(value),
-            _ if reasons.is_empty() => Err(vec![ReasonCode::CellDied]),
+            _ if reasons.is_empty() => Err(vec![ReasonCode::NotMeasured]),
             _ => Err(reasons),
         };
         Observation { cell: self.cell, pair: self.pair, slot: self.slot, value, repetitions }

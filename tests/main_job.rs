@@ -134,6 +134,22 @@ fn a_comparison_can_be_judged_and_reported_again_from_its_journal() {
 }
 
 #[test]
+fn a_run_is_judged_again_by_the_policy_it_ran_with() {
+    let project = Project::new();
+    let policy = project.path().join("strict.toml");
+    std::fs::write(
+        &policy,
+        "summary = \"nothing is this fast\"\n[[rule]]\nname = \"speed\"\nmetric = \"decode-tps\"\nseverity = \"critical\"\nat-least = 900000\n",
+    )
+    .unwrap();
+    let out = project.run(&["smoke", "--model", &model("tiny-pd-1.3m-Q8_0.gguf"), "--policy", "strict.toml"]);
+    assert_eq!(out.status.code(), Some(1), "{}{}", text(&out.stdout), text(&out.stderr));
+    assert_eq!(project.farmgate(&["gate"]).output().unwrap().status.code(), Some(1));
+    let other = project.farmgate(&["gate", "--policy", "demo-smoke"]).output().unwrap();
+    assert_eq!(other.status.code(), Some(0), "another policy can be asked for: {}", text(&other.stdout));
+}
+
+#[test]
 fn a_dry_run_prints_the_plan_and_touches_nothing() {
     let project = Project::new();
     let out = project.run(&["smoke", "latency", "--model", &model("tiny-pd-1.3m-Q8_0.gguf"), "--dry-run"]);

@@ -43,9 +43,11 @@ pub fn report(folders: &Folders, args: &ReportArgs) -> Result<Done> {
     Ok(Done::ok(written.iter().map(|path| format!("{}\n", path.display())).collect::<String>()))
 }
 
-/// Judges a run. A policy that was named is applied whole; without a name, the rules of `default` for the scenarios of
-/// this run, so that a single scenario can be tried without the others counting as missing.
+/// Judges a run by the policy named now, else by the one named when it ran. A policy that was named is applied whole;
+/// without any, the rules of `default` for the scenarios of this run, so that a single scenario can be tried without the
+/// others counting as missing.
 pub fn judge(folders: &Folders, policy: Option<&str>, run: &RunData) -> Result<Judgement> {
+    let policy = policy.or(run.manifest.policy.as_deref());
     let mut loaded = Policy::load(folders, policy.unwrap_or("default"))?;
     if policy.is_none() {
         let ran = |scenario: &String| run.manifest.scenarios.contains(scenario);

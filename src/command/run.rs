@@ -111,7 +111,8 @@ impl Campaign {
             sessions.into_iter().flatten().for_each(|session| drop(session.close()));
             return Err(Error::usage("stopped before anything was measured").hint("nothing was kept"));
         }
-        let state = self.measure(&mut store, &order, created, sessions, &mut terminal)?;
+        let manifest = self.manifest(&run, created, policy);
+        let state = self.measure(&mut store, &order, &manifest, sessions, &mut terminal)?;
         terminal.finish();
         let data = store.load(&run)?;
         debug_assert_eq!(data.state, state);
@@ -124,11 +125,11 @@ impl Campaign {
         &self,
         store: &mut Store,
         order: &Order<'_>,
-        created: String,
+        manifest: &Manifest,
         sessions: Vec<Result<Session>>,
         terminal: &mut Terminal,
     ) -> Result<RunState> {
-        let mut writer = store.begin(&self.manifest(order.run, created))?;
+        let mut writer = store.begin(manifest)?;
         let mut keep = |events: &[Event]| -> Result<()> {
             events.iter().for_each(|event| terminal.show(event));
             writer.append_all(events)
@@ -136,7 +137,7 @@ impl Campaign {
         runner::carry_out(order, sessions, &mut keep)
     }
 
-    fn manifest(&self, run: &RunId, created: String) -> Manifest {
+    fn manifest(&self, run: &RunId, created: String, policy: Option<&str>) -> Manifest {
         Manifest {
             run: run.clone(),
             created,
@@ -147,6 +148,7 @@ impl Campaign {
             baseline: self.baseline.as_ref().map(|model| model.facts.clone()),
             pairs: self.plan.pairs(),
             devices: self.plan.device_facts(),
+            policy: policy.map(str::to_owned),
         }
     }
 }

@@ -148,7 +148,7 @@ fn nothing_matches(rule: &Rule, device: &DeviceData, run: &RunData) -> Finding {
     if let Some(how) = all_crashed(&candidates).filter(|_| !blameless) {
         return Finding::new(Outcome::Fail, format!("{told}: every cell of the candidate ended with {how}"));
     }
-    // a cell without samples says `cell-died` even when it ended well, so only those that did not are counted
+    // cells that ended well and measured nothing are no fault of the environment
     let ended_badly: Vec<Observation> = started
         .iter()
         .filter(|c| !matches!(c.exit, Some(farmgate_engine::protocol::ExitCause::Done)) || !c.invalid.is_empty())

@@ -32,6 +32,7 @@ fn manifest(run: &str) -> Manifest {
         baseline: None,
         pairs: [("smoke".to_owned(), 2)].into(),
         devices: vec![DeviceFacts { device: "local".into(), ..DeviceFacts::default() }],
+        policy: None,
     }
 }
 

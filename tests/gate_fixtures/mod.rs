@@ -102,6 +102,7 @@ pub fn run(cells: Vec<CellData>) -> RunData {
             baseline: compared.then(|| facts("old")),
             pairs: BTreeMap::from([(SCENARIO.to_owned(), cells.len() as u32)]),
             devices: vec![facts_of_device.clone()],
+            policy: None,
         },
         state: RunState::Complete,
         devices: vec![DeviceData {

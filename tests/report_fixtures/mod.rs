@@ -60,6 +60,7 @@ pub fn manifest(run: &str, baseline: bool, devices: &[DeviceFacts]) -> Manifest 
         baseline: baseline.then(|| model("smollm2-135m-v1-q4_0.gguf", 'b')),
         pairs: BTreeMap::from([("latency".to_owned(), 12)]),
         devices: devices.to_vec(),
+        policy: None,
     }
 }
 

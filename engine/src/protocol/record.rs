@@ -124,6 +124,8 @@ pub enum ReasonCode {
     NotFinite,
     /// A cold load was asked for, but the model could not be evicted from the page cache.
     CacheNotEvicted,
+    /// The cell ended well and gave no value of this metric.
+    NotMeasured,
 }
 
 impl ReasonCode {
@@ -149,6 +151,7 @@ impl ReasonCode {
             Self::Interrupted => "interrupted",
             Self::NotFinite => "not-finite",
             Self::CacheNotEvicted => "cache-not-evicted",
+            Self::NotMeasured => "not-measured",
         }
     }
 }

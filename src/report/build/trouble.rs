@@ -83,6 +83,7 @@ fn meaning(code: ReasonCode) -> &'static str {
         ReasonCode::MbuAboveOne => "more memory bandwidth used than the device has",
         ReasonCode::ClockBackwards => "the monotonic clock went backwards",
         ReasonCode::JournalGap => "a record is missing from the journal",
+        ReasonCode::NotMeasured => "the cell ended well and gave no value of this metric",
         ReasonCode::CacheNotEvicted => "the page cache could not be emptied before a cold load",
         ReasonCode::CellDied => "the cell's process did not end in good order",
         ReasonCode::Timeout => "the cell or its load ran past its budget",

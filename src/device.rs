@@ -182,6 +182,10 @@ fn check_paths(check: &mut Checker<'_>, typed: &DeviceToml) {
         if workdir.get_ref().split('/').any(|part| part == "..") {
             check.fault(workdir.span(), "`workdir` leads upwards with `..`", "give the folder's own path");
         }
+        // a relative one would mean another folder for each user and transport
+        if !workdir.get_ref().starts_with(['/', '~']) {
+            check.fault(workdir.span(), "`workdir` is a relative path", "begin it with `/`, or with `~/` for the home");
+        }
         if workdir.get_ref().trim() == "/" {
             check.fault(workdir.span(), "`workdir` is the root folder", "give a folder of farmgate's own");
         }

@@ -17,7 +17,8 @@ fn main() -> std::process::ExitCode {
             done.exit
         }
         Ok(Err(error)) => {
-            eprintln!("error: {error}");
+            // stderr may be closed as well; that must not turn an error into a panic
+            let _ = writeln!(std::io::stderr(), "error: {error}");
             error.exit()
         }
         // the panic's message is on stderr already; its exit code must not look like a verdict

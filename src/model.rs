@@ -140,7 +140,7 @@ fn cannot_open(path: &Path, source: &std::io::Error) -> Error {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let hint = match nearest(&name, siblings.iter().map(String::as_str)) {
         Some(near) => format!("did you mean `{near}`?"),
-        None if folder.is_dir() => "`--model` takes the path of a .gguf file".to_owned(),
+        None if folder.is_dir() => "name the path of a .gguf file".to_owned(),
         None => format!("there is no folder {}", folder.display()),
     };
     Error::usage("there is no such model file").in_file(path).hint(hint)

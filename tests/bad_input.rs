@@ -98,10 +98,10 @@ fn a_model_that_cannot_be_used_says_why() {
     for (name, word) in [
         ("missing.gguf", "no such model file"),
         ("empty.gguf", "empty"),
-        ("text.gguf", "not GGUF"),
-        ("page.gguf", "web page"),
-        ("short.gguf", "cut short"),
-        ("header.gguf", "ends here"),
+        ("text.gguf", "not a GGUF model"),
+        ("page.gguf", "not a GGUF model"),
+        ("short.gguf", "but the file has"),
+        ("header.gguf", "beyond the limit"),
         (".", ""),
     ] {
         project.refuses(&["run", "smoke", "--model", name], &[word]);

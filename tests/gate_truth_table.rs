@@ -305,11 +305,14 @@ fn a_limit_that_is_no_number_never_passes() {
 }
 
 #[test]
-fn labels_choose_devices_and_a_required_rule_without_a_device_does_not_pass() {
+fn labels_choose_devices_and_a_critical_rule_without_a_device_does_not_pass() {
     let only = |text: &str| Some(LabelExpression::parse(text).unwrap());
     let other = Rule { devices: only("!phone"), ..regression(SPEED, 5.0) };
-    assert!(judged(&calm_pairs(8, 1.0), other.clone()).outcomes.is_empty());
-    expect(&calm_pairs(8, 1.0), Rule { required: true, ..other }, Outcome::Inconclusive, &["no device"]);
+    // a mistyped label must not take a critical rule away unnoticed
+    expect(&calm_pairs(8, 1.0), other.clone(), Outcome::Inconclusive, &["no device"]);
+    expect(&calm_pairs(8, 1.0), Rule { required: true, ..other.clone() }, Outcome::Inconclusive, &["no device"]);
+    let informs = Rule { severity: Severity::Inform, ..other };
+    assert!(judged(&calm_pairs(8, 1.0), informs).outcomes.is_empty());
     let mine = Rule { devices: only("phone"), ..regression(SPEED, 5.0) };
     expect(&calm_pairs(8, 1.0), mine, Outcome::Pass, &[]);
 }

@@ -56,9 +56,11 @@ fn rebuild(folders: &Folders) -> Result<Done> {
     let rebuilt = store::rebuild(&folders.results, &mut |journal| log::info!("reading {journal}"))?;
     let mut out = format!("{} runs, {} events\n", rebuilt.runs, rebuilt.events);
     for (path, what) in &rebuilt.damaged {
-        let _ = writeln!(out, "damaged: {}: {what}; everything before it was kept", path.display());
+        let _ = writeln!(out, "damaged: {}: {what}; what stands before the damage was kept", path.display());
     }
-    Ok(Done::ok(out))
+    // a script that judges the newest run next must notice that a run is missing
+    let exit = if rebuilt.damaged.is_empty() { ExitCode::Go } else { ExitCode::Infra };
+    Ok(Done { stdout: out, exit })
 }
 
 /// Pretty JSON with a newline at its end.

@@ -1,7 +1,7 @@
 //! `farmgate model`: what a model file is, and models made of noise.
 
 use super::{Done, to_json};
-use crate::error::Result;
+use crate::error::{Error, ExitCode, Result};
 use crate::model::ModelFile;
 use crate::report::terminal;
 use farmgate_engine::synth;
@@ -28,6 +28,6 @@ pub fn inspect(file: &Path, json: bool) -> Result<Done> {
 /// `farmgate model synth`.
 pub fn synth(like: &str, quant: &str, seed: u64, output: &Path) -> Result<Done> {
     let shape = synth::Shape::parse(like)?;
-    synth::write(&shape, quant, seed, output)?;
+    synth::write(&shape, quant, seed, output).map_err(|e| Error::from(e).with_exit(ExitCode::Usage))?;
     Ok(Done::ok(format!("{}\n", output.display())))
 }

@@ -16,11 +16,9 @@ pub fn judge(policy_name: &str, rules: &[Rule], run: &RunData) -> Judgement {
     for rule in rules {
         let chosen = |d: &&DeviceData| rule.devices.as_ref().is_none_or(|e| e.matches(&d.facts.labels));
         let devices: Vec<&DeviceData> = run.devices.iter().filter(chosen).collect();
-        if devices.is_empty() && rule.required {
-            let what = Finding::new(
-                Outcome::Inconclusive,
-                "data are required, but no device of this run is chosen by the rule",
-            );
+        // a label that is mistyped must not take a critical rule away unnoticed
+        if devices.is_empty() && (rule.required || rule.severity == Severity::Critical) {
+            let what = Finding::new(Outcome::Inconclusive, "no device of this run is chosen by the rule's labels");
             outcomes.push(outcome(rule, NO_DEVICE, None, &required(rule), what));
         }
         for device in devices {

@@ -74,7 +74,9 @@ pub fn write_all(
         render::csv(run)?,
         render::json(run, judgement)?,
     ];
-    std::fs::create_dir_all(folder).map_err(|error| Error::io("making the report's folder", folder, &error))?;
+    std::fs::create_dir_all(folder).map_err(|error| {
+        usage("making the report's folder", folder, &error).hint("choose another folder with --output DIR")
+    })?;
     FILES.iter().zip(&texts).map(|(name, text)| write_file(folder, name, text)).collect()
 }
 

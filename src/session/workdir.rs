@@ -12,7 +12,8 @@ const PREPARE: &str = r#"umask 077
 d=$1
 if [ ! -e "$d" ]; then mkdir -p -- "$d" || exit 41; fi
 [ -d "$d" ] || exit 42
-t="$d/.farmgate-probe"
+# a name of its own: two runs may look at the folder at once
+t="$d/.farmgate-probe.$$"
 rm -f -- "$t" 2>/dev/null
 ( echo x > "$t" ) && [ -s "$t" ] || { rm -f -- "$t" 2>/dev/null; exit 43; }
 rm -f -- "$t"

@@ -6,7 +6,7 @@ mod journal;
 mod load;
 mod schema;
 
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, ExitCode, Result, nearest};
 use crate::event::Event;
 use crate::run::{Manifest, RunData, RunId, RunState};
 use index::Indexer;
@@ -50,9 +50,17 @@ impl Store {
     /// Opens the results folder, making it and the index when they are new.
     pub fn open(results: &Path) -> Result<Self> {
         fs::create_dir_all(results).map_err(|e| {
-            Error::io("cannot make the results folder", results, &e).hint("choose another one with --results DIR")
+            Error::io("cannot make the results folder", results, &e)
+                .with_exit(ExitCode::Usage)
+                .hint("choose another one with --results DIR")
         })?;
-        let db = schema::open(&results.join(INDEX_FILE))?;
+        let index = results.join(INDEX_FILE);
+        // an index that was lost must not hide the runs that it knew
+        if fs::metadata(&index).map_or(true, |m| m.len() == 0) && !journals_under(results)?.is_empty() {
+            log::info!("the index is gone; it is made again from the journals");
+            rebuild(results, &mut |_| {})?;
+        }
+        let db = schema::open(&index)?;
         Ok(Self { results: results.to_owned(), db })
     }
 
@@ -133,6 +141,9 @@ pub fn rebuild(results: &Path, say: &mut dyn FnMut(&str)) -> Result<Rebuilt> {
     let path = fresh.path().join(INDEX_FILE);
     let mut db = schema::open(&path)?;
     let mut out = Rebuilt::default();
+    for folder in runs_without_journal(results)? {
+        out.damaged.push((folder, "the run's journal is gone, and with it the run".to_owned()));
+    }
     for journal_path in journals {
         say(&journal_path.display().to_string());
         let tx = db.transaction().map_err(|e| schema::fault("cannot write the new index", &path, &e))?;
@@ -149,6 +160,9 @@ pub fn rebuild(results: &Path, say: &mut dyn FnMut(&str)) -> Result<Rebuilt> {
         if let Some((line, why)) = damage.broken_line {
             out.damaged.push((journal_path.clone(), format!("line {line}: {why}")));
         }
+        if indexer.is_none() && out.damaged.last().is_none_or(|(path, _)| *path != journal_path) {
+            out.damaged.push((journal_path.clone(), "it does not begin with a run's start".to_owned()));
+        }
         out.runs += usize::from(indexer.is_some());
         tx.commit().map_err(|e| schema::fault("cannot write the new index", &path, &e))?;
     }
@@ -164,7 +178,7 @@ pub fn rebuild(results: &Path, say: &mut dyn FnMut(&str)) -> Result<Rebuilt> {
 fn journals_under(results: &Path) -> Result<Vec<PathBuf>> {
     let fault = |e: &std::io::Error| {
         Error::io("cannot read the results folder", results, e)
-            .with_exit(crate::error::ExitCode::Usage)
+            .with_exit(ExitCode::Usage)
             .hint("--results DIR names it; it is made by the first run")
     };
     let mut found = Vec::new();
@@ -174,6 +188,23 @@ fn journals_under(results: &Path) -> Result<Vec<PathBuf>> {
             found.push(path);
         }
     }
+    found.sort();
+    Ok(found)
+}
+
+/// Folders that are named like runs, by date and time, and have no journal.
+fn runs_without_journal(results: &Path) -> Result<Vec<PathBuf>> {
+    let like_a_run = |name: &str| {
+        let (day, rest) = name.split_once('-').unwrap_or((name, ""));
+        day.len() == 8 && rest.len() >= 6 && name.bytes().all(|b| b.is_ascii_digit() || b == b'-')
+    };
+    let entries = fs::read_dir(results).map_err(|e| Error::io("cannot read the results folder", results, &e))?;
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .filter(|e| e.file_name().to_str().is_some_and(like_a_run))
+        .map(|e| e.path())
+        .filter(|path| path.is_dir() && !path.join(journal::FILE_NAME).is_file())
+        .collect();
     found.sort();
     Ok(found)
 }

@@ -104,5 +104,5 @@ pub fn open(path: &Path) -> Result<Connection> {
 pub fn fault(doing: &str, path: &Path, error: &rusqlite::Error) -> Error {
     Error::infra(format!("{doing}: {error}"))
         .in_file(path)
-        .hint("the journals are safe; `farmgate store rebuild` makes the index again from them")
+        .hint("check free space and rights of the folder; the journals are safe, and `farmgate store rebuild` makes the index again from them")
 }

@@ -195,3 +195,28 @@ fn an_unknown_run_is_named_with_the_nearest_one() {
     assert!(error.to_string().contains("did you mean `nightly-1`?"), "{error}");
     assert!(store.find(Some("../etc")).is_err());
 }
+
+#[test]
+fn an_index_that_is_gone_or_empty_is_made_again_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "r1");
+    for spoil in [|path: &Path| fs::remove_file(path).unwrap(), |path: &Path| fs::write(path, "").unwrap()] {
+        spoil(&folder.path().join(INDEX_FILE));
+        for leftover in ["index.sqlite-wal", "index.sqlite-shm"] {
+            let _ = fs::remove_file(folder.path().join(leftover));
+        }
+        assert_eq!(Store::open(folder.path()).unwrap().find(None).unwrap().as_str(), "r1");
+    }
+}
+
+#[test]
+fn a_run_whose_journal_is_gone_or_empty_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "r1");
+    fs::create_dir(folder.path().join("20260102-030405")).unwrap();
+    fs::create_dir(folder.path().join("20260102-030406")).unwrap();
+    fs::write(folder.path().join("20260102-030406").join(journal::FILE_NAME), "").unwrap();
+    fs::create_dir(folder.path().join("artefacts")).unwrap();
+    let rebuilt = rebuild(folder.path(), &mut |_| {}).unwrap();
+    assert_eq!((rebuilt.runs, rebuilt.damaged.len()), (1, 2), "{:?}", rebuilt.damaged);
+}

@@ -231,12 +231,7 @@ pub struct RunWriter<'a> {
 }
 
 impl RunWriter<'_> {
-    /// Keeps a durable event; passing ones are ignored. The journal has it before the index does.
-    pub fn append(&mut self, event: &Event) -> Result<()> {
-        self.append_all(std::slice::from_ref(event))
-    }
-
-    /// Keeps several events in one transaction of the index.
+    /// Keeps the durable ones among the events, in one transaction of the index. The journal has them before the index does.
     pub fn append_all(&mut self, events: &[Event]) -> Result<()> {
         for event in events {
             self.journal.append(event)?;

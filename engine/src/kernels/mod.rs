@@ -44,11 +44,6 @@ impl Isa {
             Self::Avx2 => "avx2",
         }
     }
-
-    /// The set of that name, when this processor has it.
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Scalar, Self::detect()].into_iter().find(|isa| isa.name() == name)
-    }
 }
 
 /// Rows of a weight matrix, as stored: row-major, whole blocks.

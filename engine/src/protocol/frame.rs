@@ -48,7 +48,16 @@ impl std::fmt::Display for FrameError {
 
 impl std::error::Error for FrameError {}
 
-#[derive(Serialize, Deserialize)]
+/// The body as it is written: borrowed, since token times and telemetry can be long.
+#[derive(Serialize)]
+struct BodyOut<'a> {
+    seq: u64,
+    #[serde(rename = "t-us")]
+    time_us: u64,
+    record: &'a Record,
+}
+
+#[derive(Deserialize)]
 struct Body {
     seq: u64,
     #[serde(rename = "t-us")]
@@ -85,7 +94,7 @@ pub fn open<T: for<'de> Deserialize<'de>>(line: &[u8]) -> Result<T, FrameError> 
 
 /// Encodes one journal line, newline included.
 pub fn encode(framed: &Framed) -> Result<String, serde_json::Error> {
-    seal(&Body { seq: framed.seq, time_us: framed.time_us, record: framed.record.clone() })
+    seal(&BodyOut { seq: framed.seq, time_us: framed.time_us, record: &framed.record })
 }
 
 /// Decodes one journal line, with or without its newline.

@@ -5,10 +5,13 @@ use crate::error::{EngineError, Result};
 use crate::model::{BATCH_TOKENS_MAX, LoadOptions, Logits, Model, Session};
 use crate::protocol::{EngineConfig, KvType};
 use crate::sampler::SplitMix64;
-use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
+
+mod print;
+
+use print::{Format, Printer, Row, utc_now};
 
 /// `farmhand bench`.
 pub const VERB: Verb = Verb {
@@ -45,44 +48,6 @@ struct Request {
     mmap: bool,
     warm_up: bool,
     format: Format,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Markdown,
-    Csv,
-    Json,
-    JsonLines,
-}
-
-/// One test's figures. Field names are llama-bench's.
-#[derive(Serialize)]
-struct Row {
-    build_commit: &'static str,
-    build_number: u32,
-    cpu_info: String,
-    gpu_info: &'static str,
-    backends: &'static str,
-    model_filename: String,
-    model_type: String,
-    model_size: u64,
-    model_n_params: u64,
-    n_batch: usize,
-    n_ubatch: usize,
-    n_threads: u32,
-    type_k: &'static str,
-    type_v: &'static str,
-    use_mmap: bool,
-    n_prompt: u32,
-    n_gen: u32,
-    n_depth: u32,
-    test_time: String,
-    avg_ns: u64,
-    stddev_ns: u64,
-    avg_ts: f64,
-    stddev_ts: f64,
-    samples_ns: Vec<u64>,
-    samples_ts: Vec<f64>,
 }
 
 fn run(args: &Args) -> Result<u8> {
@@ -261,176 +226,4 @@ fn cpu_info() -> String {
         Some(line.split_once(':')?.1.trim().to_owned())
     };
     field("model name").or_else(|| field("Hardware")).unwrap_or_else(|| std::env::consts::ARCH.to_owned())
-}
-
-fn utc_now() -> String {
-    utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()))
-}
-
-/// Seconds since 1970 as `2026-01-31T23:59:59Z`.
-fn utc(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // the calendar repeats every 400 years = 146,097 days; counting years from March puts the leap day last
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-/// Prints rows as they are measured.
-struct Printer {
-    format: Format,
-    rows: usize,
-}
-
-impl Printer {
-    fn print(&mut self, row: &Row) {
-        const INFALLIBLE: &str = "a row has string keys and finite numbers only";
-        match self.format {
-            Format::JsonLines => println!("{}", serde_json::to_string(row).expect(INFALLIBLE)),
-            Format::Json => {
-                let before = if self.rows == 0 { "[\n" } else { ",\n" };
-                print!("{before}{}", serde_json::to_string_pretty(row).expect(INFALLIBLE));
-            }
-            Format::Csv => {
-                if self.rows == 0 {
-                    println!("{}", CSV_COLUMNS.join(","));
-                }
-                println!("{}", csv(&serde_json::to_value(row).expect(INFALLIBLE)));
-            }
-            Format::Markdown => {
-                if self.rows == 0 {
-                    println!("| model | size | params | threads | mmap | test | t/s |");
-                    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
-                }
-                println!("{}", markdown(row));
-            }
-        }
-        self.rows += 1;
-    }
-
-    fn finish(&self) {
-        if self.format == Format::Json && self.rows > 0 {
-            println!("\n]");
-        }
-    }
-}
-
-/// Columns of the CSV form: all of a row but its samples, as in llama-bench.
-const CSV_COLUMNS: [&str; 23] = [
-    "build_commit",
-    "build_number",
-    "cpu_info",
-    "gpu_info",
-    "backends",
-    "model_filename",
-    "model_type",
-    "model_size",
-    "model_n_params",
-    "n_batch",
-    "n_ubatch",
-    "n_threads",
-    "type_k",
-    "type_v",
-    "use_mmap",
-    "n_prompt",
-    "n_gen",
-    "n_depth",
-    "test_time",
-    "avg_ns",
-    "stddev_ns",
-    "avg_ts",
-    "stddev_ts",
-];
-
-/// One line, every field quoted.
-fn csv(row: &serde_json::Value) -> String {
-    let quoted = CSV_COLUMNS.iter().map(|&column| {
-        let value = &row[column];
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        format!("\"{}\"", text.replace('"', "\"\""))
-    });
-    quoted.collect::<Vec<_>>().join(",")
-}
-
-fn markdown(row: &Row) -> String {
-    let mut test = if row.n_prompt > 0 { format!("pp{}", row.n_prompt) } else { format!("tg{}", row.n_gen) };
-    if row.n_depth > 0 {
-        test.push_str(&format!(" @ d{}", row.n_depth));
-    }
-    format!(
-        "| {} | {:.2} MiB | {:.2} M | {} | {} | {test} | {:.2} ± {:.2} |",
-        row.model_type,
-        row.model_size as f64 / f64::from(1 << 20),
-        row.model_n_params as f64 / 1e6,
-        row.n_threads,
-        u8::from(row.use_mmap),
-        row.avg_ts,
-        row.stddev_ts,
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
-        assert_eq!(utc(951_827_696), "2000-02-29T12:34:56Z");
-        assert_eq!(utc(1_767_225_599), "2025-12-31T23:59:59Z");
-        assert_eq!(utc(4_102_444_800), "2100-01-01T00:00:00Z");
-    }
-
-    #[test]
-    fn the_csv_form_has_every_column_but_the_samples_and_quotes_quotes() {
-        let row = Row {
-            build_commit: "c",
-            build_number: 0,
-            cpu_info: "a \"fast\" one, really".into(),
-            gpu_info: "",
-            backends: "CPU",
-            model_filename: "m.gguf".into(),
-            model_type: "llama".into(),
-            model_size: 1,
-            model_n_params: 1,
-            n_batch: 1,
-            n_ubatch: 1,
-            n_threads: 1,
-            type_k: "f16",
-            type_v: "f16",
-            use_mmap: true,
-            n_prompt: 1,
-            n_gen: 0,
-            n_depth: 0,
-            test_time: utc(0),
-            avg_ns: 1,
-            stddev_ns: 0,
-            avg_ts: 1.0,
-            stddev_ts: 0.0,
-            samples_ns: vec![1],
-            samples_ts: vec![1.0],
-        };
-        let value = serde_json::to_value(&row).unwrap();
-        let mut columns: Vec<&str> = CSV_COLUMNS.into_iter().chain(["samples_ns", "samples_ts"]).collect();
-        columns.sort_unstable();
-        let mut fields: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
-        fields.sort_unstable();
-        assert_eq!(columns, fields);
-        assert!(csv(&value).contains("\"a \"\"fast\"\" one, really\""));
-    }
-
-    #[test]
-    fn deviation_is_that_of_a_sample() {
-        assert_eq!(mean_and_deviation(&[2.0]), (2.0, 0.0));
-        let (mean, deviation) = mean_and_deviation(&[1.0, 3.0]);
-        assert_eq!(mean, 2.0);
-        assert!((deviation - 2f64.sqrt()).abs() < 1e-12);
-    }
 }

@@ -5,6 +5,7 @@
 mod floats;
 mod formats;
 mod matrix;
+mod strips;
 mod vector;
 
 use super::activations::GROUP;
@@ -94,6 +95,31 @@ fn multiply_scaled(weight: __m256i, act: __m256i, scale: __m256i) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn group_scale(scales: __m256i, g: usize) -> __m256i {
     _mm256_shuffle_epi8(scales, _mm256_set1_epi16(((2 * g) | ((2 * g + 1) << 8)) as i16))
+}
+
+/// Transposes 8 rows of 8.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn transpose(r: [__m256; 8]) -> [__m256; 8] {
+    let mut pairs = [_mm256_setzero_ps(); 8];
+    for i in 0..4 {
+        pairs[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        pairs[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+    let mut fours = [_mm256_setzero_ps(); 8];
+    for half in 0..2 {
+        let p = &pairs[4 * half..4 * half + 4];
+        fours[4 * half] = _mm256_shuffle_ps::<0x44>(p[0], p[2]);
+        fours[4 * half + 1] = _mm256_shuffle_ps::<0xee>(p[0], p[2]);
+        fours[4 * half + 2] = _mm256_shuffle_ps::<0x44>(p[1], p[3]);
+        fours[4 * half + 3] = _mm256_shuffle_ps::<0xee>(p[1], p[3]);
+    }
+    let mut out = [_mm256_setzero_ps(); 8];
+    for i in 0..4 {
+        out[i] = _mm256_permute2f128_ps::<0x20>(fours[i], fours[i + 4]);
+        out[i + 4] = _mm256_permute2f128_ps::<0x31>(fours[i], fours[i + 4]);
+    }
+    out
 }
 
 #[inline]

@@ -105,6 +105,15 @@ impl SharedOut {
         // SAFETY: in bounds by the assertion; the maker of this value promised that nobody else writes this element.
         unsafe { *self.data.add(at) = value };
     }
+
+    /// Several columns from `column` on.
+    #[inline]
+    fn put_row(self, n: usize, column: usize, values: &[f32]) {
+        let at = n * self.stride + column;
+        assert!(at + values.len() <= self.len && column + values.len() <= self.stride, "a product outside the output");
+        // SAFETY: as in `put`.
+        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.data.add(at), values.len()) };
+    }
 }
 
 /// `out[n][row] = weights[row] · activations[n]` for the given rows and all columns of `acts`. Allocates nothing once a

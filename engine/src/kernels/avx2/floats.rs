@@ -117,17 +117,3 @@ fn scalar_at<const KIND: usize>(row: &[u8], at: usize) -> f32 {
         _ => bf16::from_le_bytes([row[2 * at], row[2 * at + 1]]).to_f32(),
     }
 }
-
-/// `a · b`.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    debug_assert_eq!(a.len(), b.len());
-    let mut sum = _mm256_setzero_ps();
-    let (eights_a, eights_b) = (a.chunks_exact(8), b.chunks_exact(8));
-    let rest: f32 = eights_a.remainder().iter().zip(eights_b.remainder()).map(|(x, y)| x * y).sum();
-    for (x, y) in eights_a.zip(eights_b) {
-        // SAFETY: both chunks have eight floats.
-        sum = unsafe { _mm256_fmadd_ps(_mm256_loadu_ps(x.as_ptr()), _mm256_loadu_ps(y.as_ptr()), sum) };
-    }
-    horizontal(sum) + rest
-}

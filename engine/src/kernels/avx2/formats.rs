@@ -8,6 +8,8 @@ pub(super) trait Format {
     const BYTES: usize;
     /// Whether codes are signed.
     const SIGNED: bool = false;
+    /// How many sums of two products 16 bits hold, the largest code times 127 each; whole steps of a group.
+    const DEPTH: usize;
 
     /// Codes of group `g`, in element order.
     ///
@@ -143,6 +145,7 @@ fn word_at(block: &[u8], at: usize) -> u32 {
 
 impl Format for Q4_0 {
     const BYTES: usize = 18;
+    const DEPTH: usize = 8;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], _: usize) -> __m256i {
@@ -157,6 +160,7 @@ impl Small for Q4_0 {
 
 impl Format for Q4_1 {
     const BYTES: usize = 20;
+    const DEPTH: usize = 8;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], _: usize) -> __m256i {
@@ -171,6 +175,7 @@ impl Small for Q4_1 {
 
 impl Format for Q5_0 {
     const BYTES: usize = 22;
+    const DEPTH: usize = 4;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], _: usize) -> __m256i {
@@ -185,6 +190,7 @@ impl Small for Q5_0 {
 
 impl Format for Q5_1 {
     const BYTES: usize = 24;
+    const DEPTH: usize = 4;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], _: usize) -> __m256i {
@@ -200,6 +206,7 @@ impl Small for Q5_1 {
 impl Format for Q8_0 {
     const BYTES: usize = 34;
     const SIGNED: bool = true;
+    const DEPTH: usize = 1;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], _: usize) -> __m256i {
@@ -243,6 +250,7 @@ unsafe fn paired_nibbles(at: *const u8, g: usize) -> __m256i {
 
 impl Format for Q4K {
     const BYTES: usize = 144;
+    const DEPTH: usize = 8;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], g: usize) -> __m256i {
@@ -261,6 +269,7 @@ impl Large for Q4K {
 
 impl Format for Q5K {
     const BYTES: usize = 176;
+    const DEPTH: usize = 4;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], g: usize) -> __m256i {
@@ -292,6 +301,7 @@ unsafe fn two_bit_plane(at: *const u8, g: usize) -> __m256i {
 
 impl Format for Q2K {
     const BYTES: usize = 84;
+    const DEPTH: usize = 4;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], g: usize) -> __m256i {
@@ -319,6 +329,7 @@ impl Large for Q2K {
 
 impl Format for Q3K {
     const BYTES: usize = 110;
+    const DEPTH: usize = 4;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], g: usize) -> __m256i {
@@ -345,6 +356,7 @@ impl Large for Q3K {
 
 impl Format for Q6K {
     const BYTES: usize = 210;
+    const DEPTH: usize = 2;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes(block: &[u8], g: usize) -> __m256i {

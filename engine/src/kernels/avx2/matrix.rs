@@ -1,48 +1,41 @@
-//! Many vectors: rows are unpacked once, as many as stay in the second-level cache, then pairs of them meet four vectors
-//! at a time, which stay in the first-level cache.
+//! Many vectors: rows are unpacked once into strips, as many as stay in the second-level cache, and meet the vectors four
+//! at a time, which stay in the first-level cache. Products of unsigned codes with signed activations are summed in 16 bits
+//! for as long as they cannot overflow ([`Format::DEPTH`]), then in 32, and touch floats once for every scale.
 
-// Tiles are indexed by row, vector and group; iterators over parallel arrays would hide which is which.
+// Tiles are indexed by strip, vector and group; iterators over parallel arrays would hide which is which.
 #![allow(clippy::needless_range_loop)]
 
-use super::formats::{Large, Small};
-use super::{GROUP, floats, group_scale, horizontal, multiply, multiply_scaled};
+use super::GROUP;
+use super::formats::{Format, Large, Small};
+use super::strips::{GROUPS, STRIP, Shape, Strips};
 use crate::kernels::{Activations, SharedOut, WeightRows};
+use std::arch::asm;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
 /// Unpacked codes that stay in the cache while all vectors pass.
-const UNPACKED_BYTES: usize = 64 << 10;
-/// Vectors and rows of a tile.
+const UNPACKED_BYTES: usize = 192 << 10;
+/// Vectors of a tile: with two strips, eight 16-bit sums leave registers for what they are made of.
 const TILE_VECTORS: usize = 4;
-const TILE_ROWS: usize = 2;
-/// Groups whose scales are multiplied together, and groups of a large block.
-const TOGETHER: usize = 8;
-
-/// Unpacked rows.
-#[derive(Default)]
-struct Unpacked {
-    /// (rows, cols)
-    codes: Vec<u8>,
-    /// (rows, blocks)
-    scales: Vec<f32>,
-    /// What to take off: (rows, cols / 32), or by halves (rows, cols / 16).
-    offsets: Vec<f32>,
-    /// Large blocks: (rows, blocks, 16), as `LargeHead::scales`.
-    whole_scales: Vec<i16>,
-}
+/// Elements of each row in one register of a strip.
+const STEP: usize = 4;
 
 thread_local! {
-    static UNPACKED: RefCell<Unpacked> = RefCell::new(Unpacked::default());
+    static STRIPS: RefCell<Strips> = RefCell::new(Strips::default());
 }
 
-/// Lengths of one unpacked row.
+/// A tile's operands: strips from `strip` on, the rows of `out` from `row` on, vectors from `n` on.
 #[derive(Clone, Copy)]
-struct Lengths {
-    cols: usize,
-    blocks: usize,
-    offsets: usize,
-    whole_scales: usize,
+struct Tile<'a> {
+    strips: &'a Strips,
+    shape: Shape,
+    strip: usize,
+    row: usize,
+    rows_end: usize,
+    acts: &'a Activations,
+    n: usize,
+    out: SharedOut,
 }
 
 /// Blocks of 32 against all vectors of `acts`.
@@ -56,36 +49,24 @@ pub(super) unsafe fn small_blocks<F: Small>(
     acts: &Activations,
     out: SharedOut,
 ) {
-    let groups = weights.cols / GROUP;
-    let lengths = Lengths { cols: weights.cols, blocks: groups, offsets: groups, whole_scales: 0 };
-    UNPACKED.with_borrow_mut(|room| {
-        for rows in batches(rows, lengths.cols) {
-            room.make(rows.len(), lengths);
-            for (i, row) in rows.clone().enumerate() {
-                let scales = &mut room.scales[i * groups..][..groups];
-                let offsets = &mut room.offsets[i * groups..][..groups];
-                for (b, block) in weights.row(row).chunks_exact(F::BYTES).enumerate() {
-                    let to = &mut room.codes[i * lengths.cols + b * GROUP..][..GROUP];
-                    // SAFETY: the block is whole, `to` has 32 bytes.
-                    unsafe {
-                        (scales[b], offsets[b]) = F::scale_and_offset(block);
-                        _mm256_storeu_si256(to.as_mut_ptr().cast(), F::codes(block, 0));
-                    }
-                }
+    let shape = Shape::small::<F>(weights.cols);
+    STRIPS.with_borrow_mut(|strips| {
+        for rows in batches(rows, weights.cols) {
+            // SAFETY: contract of this function; the tiles lie within what was unpacked.
+            unsafe {
+                strips.unpack_small::<F>(weights, rows.clone(), shape);
+                let all = Tile { strips, shape, strip: 0, row: rows.start, rows_end: rows.end, acts, n: 0, out };
+                tiles(all, |tile, size| match size {
+                    (2, 4) => small_tile::<F, 2, 4>(tile),
+                    (2, 3) => small_tile::<F, 2, 3>(tile),
+                    (2, 2) => small_tile::<F, 2, 2>(tile),
+                    (2, _) => small_tile::<F, 2, 1>(tile),
+                    (_, 4) => small_tile::<F, 1, 4>(tile),
+                    (_, 3) => small_tile::<F, 1, 3>(tile),
+                    (_, 2) => small_tile::<F, 1, 2>(tile),
+                    (_, _) => small_tile::<F, 1, 1>(tile),
+                });
             }
-            // SAFETY: these rows were unpacked, all vectors exist; features as in the caller.
-            tiles(rows, acts.n(), |at, n, count| unsafe {
-                match count {
-                    (2, 4) => small_tile::<F, 2, 4>(room, lengths, at, acts, n, out),
-                    (2, 3) => small_tile::<F, 2, 3>(room, lengths, at, acts, n, out),
-                    (2, 2) => small_tile::<F, 2, 2>(room, lengths, at, acts, n, out),
-                    (2, _) => small_tile::<F, 2, 1>(room, lengths, at, acts, n, out),
-                    (_, 4) => small_tile::<F, 1, 4>(room, lengths, at, acts, n, out),
-                    (_, 3) => small_tile::<F, 1, 3>(room, lengths, at, acts, n, out),
-                    (_, 2) => small_tile::<F, 1, 2>(room, lengths, at, acts, n, out),
-                    (_, _) => small_tile::<F, 1, 1>(room, lengths, at, acts, n, out),
-                }
-            });
         }
     });
 }
@@ -101,199 +82,272 @@ pub(super) unsafe fn large_blocks<F: Large>(
     acts: &Activations,
     out: SharedOut,
 ) {
-    let per_block = if F::HALVES { 2 * TOGETHER } else { TOGETHER };
-    let blocks = weights.cols / (TOGETHER * GROUP);
-    let lengths = Lengths { cols: weights.cols, blocks, offsets: blocks * per_block, whole_scales: blocks * 16 };
-    UNPACKED.with_borrow_mut(|room| {
-        for rows in batches(rows, lengths.cols) {
-            room.make(rows.len(), lengths);
-            for (i, row) in rows.clone().enumerate() {
-                for (b, block) in weights.row(row).chunks_exact(F::BYTES).enumerate() {
-                    let at = i * blocks + b;
-                    // SAFETY: the block is whole.
-                    unsafe { unpack_large::<F>(block, room, at, per_block) };
-                }
+    let shape = Shape::large::<F>(weights.cols);
+    STRIPS.with_borrow_mut(|strips| {
+        for rows in batches(rows, weights.cols) {
+            // SAFETY: contract of this function; the tiles lie within what was unpacked.
+            unsafe {
+                strips.unpack_large::<F>(weights, rows.clone(), shape);
+                let all = Tile { strips, shape, strip: 0, row: rows.start, rows_end: rows.end, acts, n: 0, out };
+                tiles(all, |tile, size| match size {
+                    (2, 4) => large_tile::<F, 2, 4>(tile),
+                    (2, 3) => large_tile::<F, 2, 3>(tile),
+                    (2, 2) => large_tile::<F, 2, 2>(tile),
+                    (2, _) => large_tile::<F, 2, 1>(tile),
+                    (_, 4) => large_tile::<F, 1, 4>(tile),
+                    (_, 3) => large_tile::<F, 1, 3>(tile),
+                    (_, 2) => large_tile::<F, 1, 2>(tile),
+                    (_, _) => large_tile::<F, 1, 1>(tile),
+                });
             }
-            // SAFETY: these rows were unpacked, all vectors exist; features as in the caller.
-            tiles(rows, acts.n(), |at, n, count| unsafe {
-                match count {
-                    (2, 4) => large_tile::<F, 2, 4>(room, lengths, at, acts, n, out),
-                    (2, 3) => large_tile::<F, 2, 3>(room, lengths, at, acts, n, out),
-                    (2, 2) => large_tile::<F, 2, 2>(room, lengths, at, acts, n, out),
-                    (2, _) => large_tile::<F, 2, 1>(room, lengths, at, acts, n, out),
-                    (_, 4) => large_tile::<F, 1, 4>(room, lengths, at, acts, n, out),
-                    (_, 3) => large_tile::<F, 1, 3>(room, lengths, at, acts, n, out),
-                    (_, 2) => large_tile::<F, 1, 2>(room, lengths, at, acts, n, out),
-                    (_, _) => large_tile::<F, 1, 1>(room, lengths, at, acts, n, out),
-                }
-            });
         }
     });
 }
 
-impl Unpacked {
-    /// Room for `rows` rows; grows to the largest shape once.
-    fn make(&mut self, rows: usize, lengths: Lengths) {
-        let grow = |have: usize, need: usize| have.max(need);
-        self.codes.resize(grow(self.codes.len(), rows * lengths.cols), 0);
-        self.scales.resize(grow(self.scales.len(), rows * lengths.blocks), 0.0);
-        self.offsets.resize(grow(self.offsets.len(), rows * lengths.offsets), 0.0);
-        self.whole_scales.resize(grow(self.whole_scales.len(), rows * lengths.whole_scales), 0);
-    }
-}
-
 /// `rows` in pieces whose unpacked codes fit the cache.
 fn batches(rows: Range<usize>, cols: usize) -> impl Iterator<Item = Range<usize>> {
-    let length = (UNPACKED_BYTES / cols.max(1)).next_multiple_of(TILE_ROWS).max(TILE_ROWS);
+    let length = (UNPACKED_BYTES / cols.max(1) / (2 * STRIP)).max(1) * 2 * STRIP;
     rows.clone().step_by(length).map(move |first| first..(first + length).min(rows.end))
 }
 
-/// Calls `tile` with (place in the batch, row), first vector and (rows, vectors) of every tile. Ragged vectors are spread
-/// evenly: nine are three times three.
+/// Calls `run` with every tile and its size in strips and vectors. Ragged vectors are spread evenly: nine are three times
+/// three.
 #[inline]
-fn tiles(rows: Range<usize>, n: usize, mut tile: impl FnMut((usize, usize), usize, (usize, usize))) {
+fn tiles<'a>(all: Tile<'a>, mut run: impl FnMut(Tile<'a>, (usize, usize))) {
+    let (strips, n) = ((all.rows_end - all.row).div_ceil(STRIP), all.acts.n());
     let count = n.div_ceil(TILE_VECTORS);
     for i in 0..count {
         let (from, to) = (i * n / count, (i + 1) * n / count);
-        for at in (0..rows.len()).step_by(TILE_ROWS) {
-            tile((at, rows.start + at), from, ((rows.len() - at).min(TILE_ROWS), to - from));
+        for strip in (0..strips).step_by(2) {
+            let tile = Tile { strip, row: all.row + strip * STRIP, n: from, ..all };
+            run(tile, ((strips - strip).min(2), to - from));
         }
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn small_tile<F: Small, const R: usize, const C: usize>(
-    room: &Unpacked,
-    lengths: Lengths,
-    (at, row): (usize, usize),
-    acts: &Activations,
-    n: usize,
-    out: SharedOut,
-) {
-    let weight_codes: [&[u8]; R] = std::array::from_fn(|r| &room.codes[(at + r) * lengths.cols..][..lengths.cols]);
-    let weight_scales: [&[f32]; R] =
-        std::array::from_fn(|r| &room.scales[(at + r) * lengths.blocks..][..lengths.blocks]);
-    let act_codes: [&[i8]; C] = std::array::from_fn(|c| acts.codes(n + c));
-    let act_scales: [&[f32]; C] = std::array::from_fn(|c| acts.scales(n + c));
-    let mut sums = [[_mm256_setzero_ps(); C]; R];
-    for first in (0..lengths.blocks).step_by(TOGETHER) {
-        let count = (lengths.blocks - first).min(TOGETHER);
-        let mut scales = [[[0.0f32; TOGETHER]; C]; R];
-        for r in 0..R {
-            let weight = up_to_eight(&weight_scales[r][first..]);
-            for c in 0..C {
-                let both = _mm256_mul_ps(weight, up_to_eight(&act_scales[c][first..]));
-                // SAFETY: there is room for eight.
-                unsafe { _mm256_storeu_ps(scales[r][c].as_mut_ptr(), both) };
-            }
-        }
-        for i in 0..count {
-            let from = (first + i) * GROUP;
-            // SAFETY: group `first + i` lies within rows and vectors.
-            let weight: [__m256i; R] =
-                std::array::from_fn(|r| unsafe { _mm256_loadu_si256(weight_codes[r].as_ptr().add(from).cast()) });
-            for c in 0..C {
-                // SAFETY: as above.
-                let act = unsafe { _mm256_loadu_si256(act_codes[c].as_ptr().add(from).cast()) };
-                for r in 0..R {
-                    let products = _mm256_cvtepi32_ps(multiply::<F>(weight[r], act));
-                    sums[r][c] = _mm256_fmadd_ps(products, _mm256_set1_ps(scales[r][c][i]), sums[r][c]);
-                }
-            }
-        }
-    }
-    for r in 0..R {
-        let offsets = &room.offsets[(at + r) * lengths.offsets..][..lengths.offsets];
-        for c in 0..C {
-            let offset = if F::OFFSET { floats::dot(offsets, acts.sums_32(n + c)) } else { 0.0 };
-            out.put(n + c, row + r, horizontal(sums[r][c]) - offset);
-        }
-    }
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn large_tile<F: Large, const R: usize, const C: usize>(
-    room: &Unpacked,
-    lengths: Lengths,
-    (at, row): (usize, usize),
-    acts: &Activations,
-    n: usize,
-    out: SharedOut,
-) {
-    let weight_codes: [&[u8]; R] = std::array::from_fn(|r| &room.codes[(at + r) * lengths.cols..][..lengths.cols]);
-    let act_codes: [&[i8]; C] = std::array::from_fn(|c| acts.codes(n + c));
-    let act_scales: [&[f32]; C] = std::array::from_fn(|c| acts.scales(n + c));
-    let mut sums = [[_mm256_setzero_ps(); C]; R];
-    for block in 0..lengths.blocks {
-        let mut whole = [[_mm256_setzero_si256(); C]; R];
-        // SAFETY: sixteen scales of every block were unpacked.
-        let scales: [__m256i; R] = std::array::from_fn(|r| unsafe {
-            _mm256_loadu_si256(room.whole_scales.as_ptr().add(((at + r) * lengths.blocks + block) * 16).cast())
-        });
-        for g in 0..TOGETHER {
-            let from = (block * TOGETHER + g) * GROUP;
-            let scale: [__m256i; R] = std::array::from_fn(|r| group_scale(scales[r], g));
-            // SAFETY: group `g` of this block lies within rows and vectors.
-            let weight: [__m256i; R] =
-                std::array::from_fn(|r| unsafe { _mm256_loadu_si256(weight_codes[r].as_ptr().add(from).cast()) });
-            for c in 0..C {
-                // SAFETY: as above.
-                let act = unsafe { _mm256_loadu_si256(act_codes[c].as_ptr().add(from).cast()) };
-                for r in 0..R {
-                    whole[r][c] = _mm256_add_epi32(whole[r][c], multiply_scaled(weight[r], act, scale[r]));
-                }
-            }
-        }
-        for r in 0..R {
-            let weight_scale = room.scales[(at + r) * lengths.blocks + block];
-            for c in 0..C {
-                // the vector's scale is shared by the block's eight groups, see `ActivationFormat::Q8K`
-                let scale = _mm256_set1_ps(weight_scale * act_scales[c][block * TOGETHER]);
-                sums[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r][c]), scale, sums[r][c]);
-            }
-        }
-    }
-    for r in 0..R {
-        let offsets = &room.offsets[(at + r) * lengths.offsets..][..lengths.offsets];
-        for c in 0..C {
-            let act_sums = if F::HALVES { acts.sums_16(n + c) } else { acts.sums_32(n + c) };
-            out.put(n + c, row + r, horizontal(sums[r][c]) - floats::dot(offsets, act_sums));
-        }
-    }
-}
-
-/// Unpacks a block of 256 as block `at` of the room.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn unpack_large<F: Large>(block: &[u8], room: &mut Unpacked, at: usize, per_block: usize) {
-    let codes = &mut room.codes[at * TOGETHER * GROUP..][..TOGETHER * GROUP];
-    let offsets = &mut room.offsets[at * per_block..][..per_block];
-    let scales = &mut room.whole_scales[at * 16..][..16];
-    // SAFETY: the caller gives a whole block; every target was just cut to its size.
-    unsafe {
-        let head = F::head(block);
-        room.scales[at] = head.scale;
-        _mm256_storeu_si256(scales.as_mut_ptr().cast(), head.scales);
-        for (to, from) in offsets.chunks_exact_mut(8).zip(head.offsets) {
-            _mm256_storeu_ps(to.as_mut_ptr(), from);
-        }
-        for (g, to) in codes.chunks_exact_mut(GROUP).enumerate() {
-            _mm256_storeu_si256(to.as_mut_ptr().cast(), F::codes(block, g));
-        }
-    }
-}
-
-/// The first eight floats, zeros where there are fewer.
+/// Products of `STEPS` registers of R strips with C vectors, added to eight 32-bit sums each: sums of `DEPTH` products in
+/// 16 bits are weighed by `scales` as they are widened.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn up_to_eight(values: &[f32]) -> __m256 {
-    let mut eight = [0.0f32; 8];
-    let from = match values.get(..8) {
-        Some(whole) => whole,
-        None => {
-            eight[..values.len()].copy_from_slice(values);
-            &eight
+unsafe fn products<F: Format, const R: usize, const C: usize, const STEPS: usize>(
+    weights: [*const u8; R],
+    acts: [*const i8; C],
+    scales: [__m256i; R],
+    sums: &mut [[__m256i; C]; R],
+) {
+    let mut narrow = [[_mm256_setzero_si256(); C]; R];
+    for step in 0..STEPS {
+        // SAFETY: the caller gives `STEPS` registers of each strip, and as many steps of each vector.
+        unsafe {
+            let weight: [__m256i; R] = std::array::from_fn(|r| _mm256_loadu_si256(weights[r].add(step * GROUP).cast()));
+            for c in 0..C {
+                let act = acts[c].add(step * STEP);
+                if F::SIGNED {
+                    signed_step(weight, act, scales[0], std::array::from_fn(|r| &raw mut sums[r][c]));
+                } else {
+                    narrow_step(weight, act, std::array::from_fn(|r| &raw mut narrow[r][c]));
+                }
+            }
         }
-    };
-    // SAFETY: both have eight.
-    unsafe { _mm256_loadu_ps(from.as_ptr()) }
+        if !F::SIGNED && (step % F::DEPTH == F::DEPTH - 1 || step + 1 == STEPS) {
+            for r in 0..R {
+                for c in 0..C {
+                    sums[r][c] = _mm256_add_epi32(sums[r][c], _mm256_madd_epi16(narrow[r][c], scales[r]));
+                    narrow[r][c] = _mm256_setzero_si256();
+                }
+            }
+        }
+    }
+}
+
+/// `sums[r] += weight[r] · act` in 16 bits, four elements of a vector with two strips or one. In assembly, since the
+/// compiler otherwise gathers the broadcasts of a whole group first, and parks them on the stack.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn narrow_step<const R: usize>(weight: [__m256i; R], act: *const i8, sums: [*mut __m256i; R]) {
+    // SAFETY: the caller gives four readable elements, and sums that nothing else uses; R is 1 or 2.
+    unsafe {
+        if R == 2 {
+            asm!(
+                "vpbroadcastd {act}, dword ptr [{at}]",
+                "vpmaddubsw {pairs}, {w0}, {act}",
+                "vpmaddubsw {act}, {w1}, {act}",
+                "vpaddw {s0}, {s0}, {pairs}",
+                "vpaddw {s1}, {s1}, {act}",
+                at = in(reg) act,
+                act = out(ymm_reg) _,
+                pairs = out(ymm_reg) _,
+                w0 = in(ymm_reg) weight[0],
+                w1 = in(ymm_reg) weight[R - 1],
+                s0 = inout(ymm_reg) *sums[0],
+                s1 = inout(ymm_reg) *sums[R - 1],
+                options(nostack, preserves_flags, readonly),
+            );
+        } else {
+            asm!(
+                "vpbroadcastd {act}, dword ptr [{at}]",
+                "vpmaddubsw {act}, {w0}, {act}",
+                "vpaddw {s0}, {s0}, {act}",
+                at = in(reg) act,
+                act = out(ymm_reg) _,
+                w0 = in(ymm_reg) weight[0],
+                s0 = inout(ymm_reg) *sums[0],
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+    }
+}
+
+/// As [`narrow_step`] for codes that use all 8 bits: magnitudes times activations that took the signs over. A sum of two
+/// such products fills 16 bits, so each is widened at once, into 32-bit sums; `ones` are 16-bit ones.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn signed_step<const R: usize>(weight: [__m256i; R], act: *const i8, ones: __m256i, sums: [*mut __m256i; R]) {
+    let magnitude = weight.map(|w| _mm256_abs_epi8(w));
+    // SAFETY: as in `narrow_step`.
+    unsafe {
+        if R == 2 {
+            asm!(
+                "vpbroadcastd {act}, dword ptr [{at}]",
+                "vpsignb {pairs}, {act}, {w0}",
+                "vpsignb {act}, {act}, {w1}",
+                "vpmaddubsw {pairs}, {m0}, {pairs}",
+                "vpmaddubsw {act}, {m1}, {act}",
+                "vpmaddwd {pairs}, {pairs}, {ones}",
+                "vpmaddwd {act}, {act}, {ones}",
+                "vpaddd {s0}, {s0}, {pairs}",
+                "vpaddd {s1}, {s1}, {act}",
+                at = in(reg) act,
+                act = out(ymm_reg) _,
+                pairs = out(ymm_reg) _,
+                ones = in(ymm_reg) ones,
+                w0 = in(ymm_reg) weight[0],
+                w1 = in(ymm_reg) weight[R - 1],
+                m0 = in(ymm_reg) magnitude[0],
+                m1 = in(ymm_reg) magnitude[R - 1],
+                s0 = inout(ymm_reg) *sums[0],
+                s1 = inout(ymm_reg) *sums[R - 1],
+                options(nostack, preserves_flags, readonly),
+            );
+        } else {
+            asm!(
+                "vpbroadcastd {act}, dword ptr [{at}]",
+                "vpsignb {act}, {act}, {w0}",
+                "vpmaddubsw {act}, {m0}, {act}",
+                "vpmaddwd {act}, {act}, {ones}",
+                "vpaddd {s0}, {s0}, {act}",
+                at = in(reg) act,
+                act = out(ymm_reg) _,
+                ones = in(ymm_reg) ones,
+                w0 = in(ymm_reg) weight[0],
+                m0 = in(ymm_reg) magnitude[0],
+                s0 = inout(ymm_reg) *sums[0],
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn small_tile<F: Small, const R: usize, const C: usize>(tile: Tile<'_>) {
+    let (strips, shape, n) = (tile.strips, tile.shape, tile.n);
+    let codes: [*const u8; R] = std::array::from_fn(|r| {
+        let length = STRIP * shape.cols;
+        strips.codes[(tile.strip + r) * length..][..length].as_ptr()
+    });
+    let scales: [*const f32; R] = std::array::from_fn(|r| {
+        strips.scales[(tile.strip + r) * STRIP * shape.blocks..][..STRIP * shape.blocks].as_ptr()
+    });
+    let acts: [*const i8; C] = std::array::from_fn(|c| tile.acts.codes(n + c).as_ptr());
+    let act_scales: [&[f32]; C] = std::array::from_fn(|c| tile.acts.scales(n + c));
+    let ones = [_mm256_set1_epi16(1); R];
+    let mut sums = [[_mm256_setzero_ps(); C]; R];
+    for block in 0..shape.blocks {
+        let mut whole = [[_mm256_setzero_si256(); C]; R];
+        // SAFETY: the block lies within strips and vectors.
+        unsafe {
+            let weights = std::array::from_fn(|r| codes[r].add(block * STRIP * GROUP));
+            let vectors = std::array::from_fn(|c| acts[c].add(block * GROUP));
+            products::<F, R, C, 8>(weights, vectors, ones, &mut whole);
+            for r in 0..R {
+                let scale = _mm256_loadu_ps(scales[r].add(block * STRIP));
+                for c in 0..C {
+                    let both = _mm256_mul_ps(scale, _mm256_broadcast_ss(act_scales[c].get_unchecked(block)));
+                    sums[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r][c]), both, sums[r][c]);
+                }
+            }
+        }
+    }
+    let act_sums = std::array::from_fn(|c| tile.acts.sums_32(n + c));
+    // SAFETY: features as in the caller.
+    unsafe { finish(tile, sums, act_sums) };
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn large_tile<F: Large, const R: usize, const C: usize>(tile: Tile<'_>) {
+    let (strips, shape, n) = (tile.strips, tile.shape, tile.n);
+    let halves = if F::HALVES { 2 } else { 1 };
+    let codes: [*const u8; R] =
+        std::array::from_fn(|r| strips.codes[(tile.strip + r) * STRIP * shape.cols..][..STRIP * shape.cols].as_ptr());
+    let whole_scales: [*const i16; R] = std::array::from_fn(|r| {
+        let length = STRIP * shape.whole_scales * 2;
+        strips.whole_scales[(tile.strip + r) * length..][..length].as_ptr()
+    });
+    let acts: [*const i8; C] = std::array::from_fn(|c| tile.acts.codes(n + c).as_ptr());
+    let mut sums = [[_mm256_setzero_ps(); C]; R];
+    for block in 0..shape.blocks {
+        let mut whole = [[_mm256_setzero_si256(); C]; R];
+        for part in block * GROUPS * halves..(block + 1) * GROUPS * halves {
+            // SAFETY: the group, or its half, lies within strips and vectors.
+            unsafe {
+                let scales = std::array::from_fn(|r| _mm256_loadu_si256(whole_scales[r].add(part * STRIP * 2).cast()));
+                let weights = std::array::from_fn(|r| codes[r].add(part * STRIP * GROUP / halves));
+                let vectors = std::array::from_fn(|c| acts[c].add(part * GROUP / halves));
+                if F::HALVES {
+                    products::<F, R, C, 4>(weights, vectors, scales, &mut whole);
+                } else {
+                    products::<F, R, C, 8>(weights, vectors, scales, &mut whole);
+                }
+            }
+        }
+        for r in 0..R {
+            let scale = &strips.scales[((tile.strip + r) * shape.blocks + block) * STRIP..][..STRIP];
+            // SAFETY: eight scales.
+            let scale = unsafe { _mm256_loadu_ps(scale.as_ptr()) };
+            for c in 0..C {
+                // the vector's scale is shared by the block's eight groups, see `ActivationFormat::Q8K`
+                let both = _mm256_mul_ps(scale, _mm256_set1_ps(tile.acts.scales(n + c)[block * GROUPS]));
+                sums[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r][c]), both, sums[r][c]);
+            }
+        }
+    }
+    let act_sums = std::array::from_fn(|c| if F::HALVES { tile.acts.sums_16(n + c) } else { tile.acts.sums_32(n + c) });
+    // SAFETY: features as in the caller.
+    unsafe { finish(tile, sums, act_sums) };
+}
+
+/// Takes the offsets off and stores what lies within the rows asked for.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn finish<const R: usize, const C: usize>(tile: Tile<'_>, sums: [[__m256; C]; R], act_sums: [&[f32]; C]) {
+    let parts = tile.shape.offsets;
+    let mut sums = sums;
+    for r in 0..R {
+        let offsets = &tile.strips.offsets[(tile.strip + r) * STRIP * parts..][..STRIP * parts];
+        for (part, eight) in offsets.chunks_exact(STRIP).enumerate() {
+            // SAFETY: the chunk has eight floats.
+            let eight = unsafe { _mm256_loadu_ps(eight.as_ptr()) };
+            for c in 0..C {
+                sums[r][c] = _mm256_fnmadd_ps(eight, _mm256_set1_ps(act_sums[c][part]), sums[r][c]);
+            }
+        }
+        let row = tile.row + r * STRIP;
+        let count = tile.rows_end.saturating_sub(row).min(STRIP);
+        for c in 0..C {
+            let mut eight = [0.0f32; STRIP];
+            // SAFETY: there is room for eight.
+            unsafe { _mm256_storeu_ps(eight.as_mut_ptr(), sums[r][c]) };
+            tile.out.put_row(tile.n + c, row, &eight[..count]);
+        }
+    }
 }

@@ -33,6 +33,11 @@ pub const VERB: Verb = Verb {
         Flag { names: &["-ctv", "--cache-type-v"], value: Some("TYPE"), help: "type of cached values: f16 (f16)" },
         Flag { names: &["-mmp", "--mmap"], value: Some("0|1"), help: "map the model instead of reading it (1)" },
         Flag { names: &["-o", "--output"], value: Some("FORMAT"), help: "md, csv, json or jsonl (md)" },
+        Flag {
+            names: &["--paced"],
+            value: None,
+            help: "a repetition for each line on stdin, its nanoseconds on stdout: for turns with another engine",
+        },
         Flag { names: &["--no-warmup"], value: None, help: "no unmeasured repetition before each test" },
     ],
     run,
@@ -47,6 +52,7 @@ struct Request {
     repetitions: u32,
     mmap: bool,
     warm_up: bool,
+    paced: bool,
     format: Format,
 }
 
@@ -110,6 +116,7 @@ impl Request {
             repetitions,
             mmap,
             warm_up: !args.has("--no-warmup"),
+            paced: args.has("--paced"),
             format,
         })
     }
@@ -140,12 +147,15 @@ fn measure(
     if depth > 0 {
         session.forward(&ids.take(depth), Logits::None)?;
     }
-    let samples_ns = (0..request.repetitions)
-        .map(|_| {
-            session.truncate(depth as usize);
-            time_once(&mut session, &ids.take(prompt.max(decode)), prompt > 0)
-        })
-        .collect::<Result<Vec<u64>>>()?;
+    let mut once = || {
+        session.truncate(depth as usize);
+        time_once(&mut session, &ids.take(prompt.max(decode)), prompt > 0)
+    };
+    let samples_ns = if request.paced {
+        at_the_callers_pace(&mut once)?
+    } else {
+        (0..request.repetitions).map(|_| once()).collect::<Result<Vec<u64>>>()?
+    };
     if !session.logits_finite() {
         return Err(EngineError::model("logits are not finite numbers").at(path.to_owned()));
     }
@@ -180,6 +190,21 @@ fn measure(
         samples_ns,
         samples_ts,
     })
+}
+
+/// A repetition for every line on stdin, until it ends.
+fn at_the_callers_pace(once: &mut dyn FnMut() -> Result<u64>) -> Result<Vec<u64>> {
+    let mut samples_ns = Vec::new();
+    println!("ready");
+    for _ in std::io::stdin().lines().map_while(std::result::Result::ok) {
+        let ns = once()?;
+        println!("{ns}");
+        samples_ns.push(ns);
+    }
+    match samples_ns.is_empty() {
+        true => Err(EngineError::usage("stdin ended before the first repetition")),
+        false => Ok(samples_ns),
+    }
 }
 
 /// Nanoseconds that `tokens` take, at once or one by one; at least 1, so that speeds are finite.

@@ -1,0 +1,179 @@
+//! Weights of a few rows, unpacked for many vectors: strips of 8 rows side by side, 4 elements of each row after those of
+//! the row before, so that one register meets 4 elements of a vector in all its lanes and feeds 8 outputs without a sum
+//! across lanes. A strip is made from the stored blocks when it is needed, stays in the second-level cache while the
+//! vectors pass, and is overwritten by the next: the stored weights stay mapped and no second copy of them is kept.
+
+use super::formats::{Format, Large, Small};
+use super::{GROUP, transpose};
+use crate::kernels::WeightRows;
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// Rows of a strip.
+pub(super) const STRIP: usize = 8;
+/// Groups of a large block.
+pub(super) const GROUPS: usize = 8;
+
+/// Strips of unpacked rows. Every array is grown to the largest shape once.
+#[derive(Default)]
+pub(super) struct Strips {
+    /// (strips, groups, 8 steps, 8 rows, 4 elements)
+    pub codes: Vec<u8>,
+    /// Scale of a block: (strips, blocks, 8 rows).
+    pub scales: Vec<f32>,
+    /// What to take off for each group, or half of it: (strips, groups or halves, 8 rows).
+    pub offsets: Vec<f32>,
+    /// Large blocks: the scale of each group or half, twice: (strips, groups or halves, 8 rows, 2).
+    pub whole_scales: Vec<i16>,
+}
+
+/// Sizes of one strip.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    /// Elements of a row.
+    pub cols: usize,
+    /// Scales of a row.
+    pub blocks: usize,
+    /// Offsets of a row: none, one a group, or two.
+    pub offsets: usize,
+    /// Whole-number scales of a row.
+    pub whole_scales: usize,
+}
+
+impl Shape {
+    pub fn small<F: Small>(cols: usize) -> Self {
+        let blocks = cols / GROUP;
+        Self { cols, blocks, offsets: if F::OFFSET { blocks } else { 0 }, whole_scales: 0 }
+    }
+
+    pub fn large<F: Large>(cols: usize) -> Self {
+        let parts = cols / GROUP * if F::HALVES { 2 } else { 1 };
+        Self { cols, blocks: cols / (GROUPS * GROUP), offsets: parts, whole_scales: parts }
+    }
+}
+
+impl Strips {
+    fn make(&mut self, strips: usize, shape: Shape) {
+        let rows = strips * STRIP;
+        grow(&mut self.codes, rows * shape.cols, 0);
+        grow(&mut self.scales, rows * shape.blocks, 0.0);
+        grow(&mut self.offsets, rows * shape.offsets, 0.0);
+        grow(&mut self.whole_scales, rows * shape.whole_scales * 2, 0);
+    }
+
+    /// Unpacks `rows`, of blocks of 32. Rows past the last are zeros.
+    ///
+    /// # Safety
+    /// The processor has AVX2, FMA and F16C; `rows` lie within the weights, which are of format `F`.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub unsafe fn unpack_small<F: Small>(&mut self, weights: WeightRows<'_>, rows: Range<usize>, shape: Shape) {
+        self.make(rows.len().div_ceil(STRIP), shape);
+        for (s, first) in rows.clone().step_by(STRIP).enumerate() {
+            let strip = strip_of(weights, first, rows.end);
+            for b in 0..shape.blocks {
+                let at = s * shape.blocks + b;
+                let blocks = strip.map(|row| row.map(|bytes| &bytes[b * F::BYTES..][..F::BYTES]));
+                let mut scales = [0.0; STRIP];
+                let mut offsets = [0.0; STRIP];
+                for (r, block) in blocks.iter().enumerate() {
+                    if let Some(block) = block {
+                        // SAFETY: features as in the caller.
+                        (scales[r], offsets[r]) = unsafe { F::scale_and_offset(block) };
+                    }
+                }
+                self.scales[at * STRIP..][..STRIP].copy_from_slice(&scales);
+                if F::OFFSET {
+                    self.offsets[at * STRIP..][..STRIP].copy_from_slice(&offsets);
+                }
+                // SAFETY: features as in the caller.
+                unsafe { self.put_codes::<F>(at, blocks, 0) };
+            }
+        }
+    }
+
+    /// Unpacks `rows`, of blocks of 256. Rows past the last are zeros.
+    ///
+    /// # Safety
+    /// As [`Self::unpack_small`].
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub unsafe fn unpack_large<F: Large>(&mut self, weights: WeightRows<'_>, rows: Range<usize>, shape: Shape) {
+        self.make(rows.len().div_ceil(STRIP), shape);
+        for (s, first) in rows.clone().step_by(STRIP).enumerate() {
+            let strip = strip_of(weights, first, rows.end);
+            for b in 0..shape.blocks {
+                let at = s * shape.blocks + b;
+                let blocks = strip.map(|row| row.map(|bytes| &bytes[b * F::BYTES..][..F::BYTES]));
+                // SAFETY: features as in the caller.
+                unsafe {
+                    self.put_heads::<F>(at, blocks);
+                    for g in 0..GROUPS {
+                        self.put_codes::<F>(at * GROUPS + g, blocks, g);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Group `g` of 8 blocks becomes group `at` of the strips.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn put_codes<F: Format>(&mut self, at: usize, blocks: [Option<&[u8]>; STRIP], g: usize) {
+        // SAFETY: a block is whole, `g` one of its groups; features as in the caller.
+        let rows = blocks.map(|block| block.map_or(_mm256_setzero_si256(), |block| unsafe { F::codes(block, g) }));
+        let to = &mut self.codes[at * STRIP * GROUP..][..STRIP * GROUP];
+        for (to, step) in to.chunks_exact_mut(GROUP).zip(transpose(rows.map(|v| _mm256_castsi256_ps(v)))) {
+            // SAFETY: `to` has 32 bytes.
+            unsafe { _mm256_storeu_ps(to.as_mut_ptr().cast(), step) };
+        }
+    }
+
+    /// Scales and offsets of 8 blocks of 256 become those of block `at` of the strips.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn put_heads<F: Large>(&mut self, at: usize, blocks: [Option<&[u8]>; STRIP]) {
+        let halves = if F::HALVES { 2 } else { 1 };
+        let mut scales = [[_mm256_setzero_ps(); STRIP]; 2];
+        let mut offsets = [[_mm256_setzero_ps(); STRIP]; 2];
+        for (r, block) in blocks.iter().enumerate() {
+            let Some(block) = block else {
+                self.scales[at * STRIP + r] = 0.0;
+                continue;
+            };
+            // SAFETY: a block is whole; features as in the caller.
+            let head = unsafe { F::head(block) };
+            self.scales[at * STRIP + r] = head.scale;
+            let twice = |v| {
+                let wide = _mm256_cvtepu16_epi32(v);
+                _mm256_castsi256_ps(_mm256_or_si256(wide, _mm256_slli_epi32::<16>(wide)))
+            };
+            scales[0][r] = twice(_mm256_castsi256_si128(head.scales));
+            scales[1][r] = twice(_mm256_extracti128_si256::<1>(head.scales));
+            (offsets[0][r], offsets[1][r]) = (head.offsets[0], head.offsets[1]);
+        }
+        let parts = at * GROUPS * halves;
+        let whole_scales = &mut self.whole_scales[parts * STRIP * 2..][..GROUPS * halves * STRIP * 2];
+        for half in 0..halves {
+            for (g, eight) in transpose(scales[half]).into_iter().enumerate() {
+                let to = &mut whole_scales[(g * halves + half) * STRIP * 2..][..STRIP * 2];
+                // SAFETY: `to` has 16 numbers of 16 bits.
+                unsafe { _mm256_storeu_ps(to.as_mut_ptr().cast(), eight) };
+            }
+            // a row's offsets are in order of its groups, or of its half groups, eight at a time
+            for (i, eight) in transpose(offsets[half]).into_iter().enumerate() {
+                let to = &mut self.offsets[(parts + half * GROUPS + i) * STRIP..][..STRIP];
+                // SAFETY: `to` has 8 floats.
+                unsafe { _mm256_storeu_ps(to.as_mut_ptr(), eight) };
+            }
+        }
+    }
+}
+
+/// Up to 8 rows from `first` on.
+fn strip_of<'a>(weights: WeightRows<'a>, first: usize, end: usize) -> [Option<&'a [u8]>; STRIP] {
+    std::array::from_fn(|r| (first + r < end).then(|| weights.row(first + r)))
+}
+
+fn grow<T: Clone>(room: &mut Vec<T>, len: usize, fill: T) {
+    if room.len() < len {
+        room.resize(len, fill);
+    }
+}

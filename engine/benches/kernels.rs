@@ -6,7 +6,7 @@
 
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use farmgate_engine::gguf::TensorType;
-use farmgate_engine::kernels::{Activations, Isa, SharedOut, WeightRows, activation_format, matmul};
+use farmgate_engine::kernels::{Activations, Isa, Layout, SharedOut, WeightRows, activation_format, matmul};
 use std::time::Duration;
 
 /// Row length, elements: a whole number of every block.
@@ -46,7 +46,7 @@ fn run(
         acts.fill(isa, activation_format(tensor_type), &x, vectors, COLS);
         group.bench_function(BenchmarkId::new(tensor_type.name(), isa.name()), |bencher| {
             bencher.iter(|| {
-                let weights = WeightRows { tensor_type, cols: COLS, data: &data };
+                let weights = WeightRows { layout: Layout::Rows, tensor_type, cols: COLS, data: &data };
                 // SAFETY: `out` outlives the product, which this thread alone computes.
                 let shared = unsafe { SharedOut::new(out.as_mut_ptr(), out.len(), rows) };
                 matmul(isa, weights, 0..rows, &acts, shared);

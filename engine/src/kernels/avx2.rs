@@ -5,11 +5,12 @@
 mod floats;
 mod formats;
 mod matrix;
+mod packed;
 mod strips;
 mod vector;
 
 use super::activations::GROUP;
-use super::{Activations, SharedOut, WeightRows};
+use super::{Activations, Layout, SharedOut, WeightRows};
 use crate::gguf::TensorType;
 use formats::{Format, Large, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Small};
 use std::arch::x86_64::*;
@@ -47,6 +48,10 @@ unsafe fn small<F: Small>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Ac
         // SAFETY: same contract as this function's.
         return unsafe { matrix::small_blocks::<F>(weights, rows, acts, out) };
     }
+    if weights.layout == Layout::Strips {
+        // SAFETY: same contract as this function's.
+        return unsafe { packed::small_vectors::<F>(weights, rows, acts, out) };
+    }
     for row in rows {
         let bytes = weights.row(row);
         for n in 0..acts.n() {
@@ -62,6 +67,10 @@ unsafe fn large<F: Large>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Ac
         // SAFETY: same contract as this function's.
         return unsafe { matrix::large_blocks::<F>(weights, rows, acts, out) };
     }
+    if weights.layout == Layout::Strips {
+        // SAFETY: same contract as this function's.
+        return unsafe { packed::large_vectors::<F>(weights, rows, acts, out) };
+    }
     for row in rows {
         let bytes = weights.row(row);
         for n in 0..acts.n() {
@@ -71,16 +80,59 @@ unsafe fn large<F: Large>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Ac
     }
 }
 
+/// Bytes of a block of 8 rows in [`Layout::Strips`]; `None` for types that have no such form.
+pub(super) fn strip_block_bytes(tensor_type: TensorType) -> Option<usize> {
+    Some(match tensor_type {
+        TensorType::F32 | TensorType::F16 | TensorType::Bf16 => return None,
+        TensorType::Q4_0 => packed::small_bytes::<Q4_0>(),
+        TensorType::Q4_1 => packed::small_bytes::<Q4_1>(),
+        TensorType::Q5_0 => packed::small_bytes::<Q5_0>(),
+        TensorType::Q5_1 => packed::small_bytes::<Q5_1>(),
+        TensorType::Q8_0 => packed::small_bytes::<Q8_0>(),
+        TensorType::Q2K => packed::large_bytes::<Q2K>(),
+        TensorType::Q3K => packed::large_bytes::<Q3K>(),
+        TensorType::Q4K => packed::large_bytes::<Q4K>(),
+        TensorType::Q5K => packed::large_bytes::<Q5K>(),
+        TensorType::Q6K => packed::large_bytes::<Q6K>(),
+    })
+}
+
+/// As [`super::pack`].
+pub(super) fn pack(weights: WeightRows<'_>, rows: Range<usize>, out: &mut [u8]) {
+    // SAFETY: the caller chose AVX2, which `Isa::detect` gives only where AVX2, FMA and F16C are there.
+    unsafe {
+        match weights.tensor_type {
+            TensorType::F32 | TensorType::F16 | TensorType::Bf16 => unreachable!("floats have no strips"),
+            TensorType::Q4_0 => packed::pack_small::<Q4_0>(weights, rows, out),
+            TensorType::Q4_1 => packed::pack_small::<Q4_1>(weights, rows, out),
+            TensorType::Q5_0 => packed::pack_small::<Q5_0>(weights, rows, out),
+            TensorType::Q5_1 => packed::pack_small::<Q5_1>(weights, rows, out),
+            TensorType::Q8_0 => packed::pack_small::<Q8_0>(weights, rows, out),
+            TensorType::Q2K => packed::pack_large::<Q2K>(weights, rows, out),
+            TensorType::Q3K => packed::pack_large::<Q3K>(weights, rows, out),
+            TensorType::Q4K => packed::pack_large::<Q4K>(weights, rows, out),
+            TensorType::Q5K => packed::pack_large::<Q5K>(weights, rows, out),
+            TensorType::Q6K => packed::pack_large::<Q6K>(weights, rows, out),
+        }
+    }
+}
+
+/// Sixteen sums of two products, of unsigned codes with signed ones; signed codes give their signs to the others.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn pairs<F: Format>(weight: __m256i, act: __m256i) -> __m256i {
+    if F::SIGNED {
+        _mm256_maddubs_epi16(_mm256_abs_epi8(weight), _mm256_sign_epi8(act, weight))
+    } else {
+        _mm256_maddubs_epi16(weight, act)
+    }
+}
+
 /// Eight sums of four products each; lanes 0 to 3 belong to the first half of the group.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn multiply<F: Format>(weight: __m256i, act: __m256i) -> __m256i {
-    let pairs = if F::SIGNED {
-        _mm256_maddubs_epi16(_mm256_abs_epi8(weight), _mm256_sign_epi8(act, weight))
-    } else {
-        _mm256_maddubs_epi16(weight, act)
-    };
-    _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+    _mm256_madd_epi16(pairs::<F>(weight, act), _mm256_set1_epi16(1))
 }
 
 /// As [`multiply`] for unsigned codes, each product times the 16-bit scale in its lane.

@@ -46,9 +46,20 @@ impl Isa {
     }
 }
 
-/// Rows of a weight matrix, as stored: row-major, whole blocks.
+/// In which order a matrix lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// As in the file: row after row, whole blocks.
+    Rows,
+    /// Eight rows side by side, as [`pack`] makes them.
+    Strips,
+}
+
+/// Rows of a weight matrix.
 #[derive(Clone, Copy)]
 pub struct WeightRows<'a> {
+    /// In which order they lie.
+    pub layout: Layout,
     /// How the elements are stored.
     pub tensor_type: TensorType,
     /// Elements of a row.
@@ -107,7 +118,7 @@ impl SharedOut {
     }
 
     /// Several columns from `column` on.
-    #[inline]
+    #[inline(always)]
     fn put_row(self, n: usize, column: usize, values: &[f32]) {
         let at = n * self.stride + column;
         assert!(at + values.len() <= self.len && column + values.len() <= self.stride, "a product outside the output");
@@ -120,17 +131,52 @@ impl SharedOut {
 /// thread has run its largest shape.
 ///
 /// # Panics
-/// When rows lie outside the weights, the activations have another length or format than the weights ask for, or the
+/// When rows lie outside the weights or, of strips, do not begin one, the activations have another length or format than the weights ask for, or the
 /// output is too small.
 pub fn matmul(isa: Isa, weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
     assert_eq!(acts.cols(), weights.cols, "activations of another length than the rows");
     assert_eq!(acts.format(), activation_format(weights.tensor_type), "activations in another format");
-    assert!(rows.end * weights.row_bytes() <= weights.data.len(), "rows outside the weights");
+    let needed = match weights.layout {
+        Layout::Rows => rows.end * weights.row_bytes(),
+        Layout::Strips => strips_bytes(isa, weights.tensor_type, weights.cols, rows.end).expect("packed for this isa"),
+    };
+    assert!(needed <= weights.data.len(), "rows outside the weights");
+    assert!(weights.layout == Layout::Rows || rows.start.is_multiple_of(STRIP_ROWS), "rows that begin a strip");
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::matmul(weights, rows, acts, out),
         #[cfg(not(target_arch = "x86_64"))]
         Isa::Avx2 => unreachable!("avx2 is only ever detected on x86-64"),
         Isa::Scalar => scalar::matmul(weights, rows, acts, out),
+    }
+}
+
+/// Rows that lie side by side in [`Layout::Strips`].
+pub const STRIP_ROWS: usize = 8;
+
+/// Bytes of `rows` rows of `cols` elements in [`Layout::Strips`], the last strip filled up with zeros; `None` where the
+/// instruction set or the type has no such form.
+pub fn strips_bytes(isa: Isa, tensor_type: TensorType, cols: usize, rows: usize) -> Option<usize> {
+    let block = match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => avx2::strip_block_bytes(tensor_type)?,
+        _ => return None,
+    };
+    Some(rows.div_ceil(STRIP_ROWS) * (cols / tensor_type.block_elements()) * block)
+}
+
+/// Puts rows that begin at a strip in [`Layout::Strips`] into `out`, which has the [`strips_bytes`] of as many rows.
+///
+/// # Panics
+/// When there is no such form, the rows are already in it or lie outside the weights, or `out` has another size.
+pub fn pack(isa: Isa, weights: WeightRows<'_>, rows: Range<usize>, out: &mut [u8]) {
+    assert!(weights.layout == Layout::Rows && rows.start.is_multiple_of(STRIP_ROWS), "rows that begin a strip");
+    assert!(rows.end * weights.row_bytes() <= weights.data.len(), "rows outside the weights");
+    let bytes = strips_bytes(isa, weights.tensor_type, weights.cols, rows.len()).expect("a form in strips");
+    assert_eq!(out.len(), bytes, "room for these strips");
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => avx2::pack(weights, rows, out),
+        _ => unreachable!("only forms that there are have a size"),
     }
 }

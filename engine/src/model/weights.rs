@@ -4,7 +4,7 @@
 use super::hyperparameters::{Hyperparameters, LayerShape};
 use crate::error::{EngineError, Result};
 use crate::gguf::{Gguf, TensorInfo, TensorType};
-use crate::kernels::WeightRows;
+use crate::kernels::{Layout, WeightRows};
 use crate::quant;
 
 /// A weight matrix (rows, cols) in the file.
@@ -24,7 +24,12 @@ impl Matrix {
 
     /// The rows, as the kernels take them.
     pub fn weight_rows<'a>(&self, gguf: &'a Gguf) -> WeightRows<'a> {
-        WeightRows { tensor_type: self.info.tensor_type, cols: self.cols, data: gguf.data(&self.info) }
+        WeightRows {
+            layout: Layout::Rows,
+            tensor_type: self.info.tensor_type,
+            cols: self.cols,
+            data: gguf.data(&self.info),
+        }
     }
 
     /// Widens one row into `out` (cols). Panics past the last row.

@@ -8,6 +8,8 @@ pub(super) trait Format {
     const BYTES: usize;
     /// Whether codes are signed.
     const SIGNED: bool = false;
+    /// Bits of a code.
+    const BITS: usize;
     /// How many sums of two products 16 bits hold, the largest code times 127 each; whole steps of a group.
     const DEPTH: usize;
 
@@ -53,6 +55,20 @@ pub(super) struct LargeHead {
 pub(super) trait Large: Format {
     /// Whether the halves of a group have scales of their own.
     const HALVES: bool = false;
+    /// Where the half-precision scale of the block is.
+    const SCALE_AT: usize;
+    /// Whether parts have minimums of their own, and where the half-precision scale of these is. Otherwise
+    /// [`Self::STEPS`] are taken off every code.
+    const MINIMUMS: bool = Self::STEPS == 0.0;
+    /// See [`Self::MINIMUMS`].
+    const MINIMUM_AT: usize = 0;
+    /// Steps that are taken off every code, where parts have no minimums.
+    const STEPS: f32 = 0.0;
+    /// Whether scales of parts have a sign: those without minimums.
+    const SIGNED_SCALES: bool = !Self::MINIMUMS;
+
+    /// Scales and minimums of the parts (groups or half groups) as stored, in order.
+    fn parts(block: &[u8]) -> ([i8; 16], [u8; 16]);
 
     /// The block's scales and offsets.
     ///
@@ -145,6 +161,7 @@ fn word_at(block: &[u8], at: usize) -> u32 {
 
 impl Format for Q4_0 {
     const BYTES: usize = 18;
+    const BITS: usize = 4;
     const DEPTH: usize = 8;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -160,6 +177,7 @@ impl Small for Q4_0 {
 
 impl Format for Q4_1 {
     const BYTES: usize = 20;
+    const BITS: usize = 4;
     const DEPTH: usize = 8;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -175,6 +193,7 @@ impl Small for Q4_1 {
 
 impl Format for Q5_0 {
     const BYTES: usize = 22;
+    const BITS: usize = 5;
     const DEPTH: usize = 4;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -190,6 +209,7 @@ impl Small for Q5_0 {
 
 impl Format for Q5_1 {
     const BYTES: usize = 24;
+    const BITS: usize = 5;
     const DEPTH: usize = 4;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -205,6 +225,7 @@ impl Small for Q5_1 {
 
 impl Format for Q8_0 {
     const BYTES: usize = 34;
+    const BITS: usize = 8;
     const SIGNED: bool = true;
     const DEPTH: usize = 1;
     #[inline]
@@ -238,6 +259,16 @@ fn six_bit_head(block: &[u8]) -> LargeHead {
     }
 }
 
+/// Scales and minimums of Q4_K and Q5_K one by one.
+fn six_bit_parts(block: &[u8]) -> ([i8; 16], [u8; 16]) {
+    let mut parts = ([0; 16], [0; 16]);
+    for g in 0..8 {
+        let (scale, minimum) = crate::quant::scale_min_6bit(&block[4..16], g);
+        (parts.0[g], parts.1[g]) = (scale as i8, minimum);
+    }
+    parts
+}
+
 /// Nibbles of group `g` of Q4_K and Q5_K: two groups share 32 bytes, the even one in the low nibbles.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -250,6 +281,7 @@ unsafe fn paired_nibbles(at: *const u8, g: usize) -> __m256i {
 
 impl Format for Q4K {
     const BYTES: usize = 144;
+    const BITS: usize = 4;
     const DEPTH: usize = 8;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -260,6 +292,13 @@ impl Format for Q4K {
 }
 
 impl Large for Q4K {
+    const SCALE_AT: usize = 0;
+    const MINIMUM_AT: usize = 2;
+
+    fn parts(block: &[u8]) -> ([i8; 16], [u8; 16]) {
+        six_bit_parts(block)
+    }
+
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn head(block: &[u8]) -> LargeHead {
@@ -269,6 +308,7 @@ impl Large for Q4K {
 
 impl Format for Q5K {
     const BYTES: usize = 176;
+    const BITS: usize = 5;
     const DEPTH: usize = 4;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -282,6 +322,13 @@ impl Format for Q5K {
 }
 
 impl Large for Q5K {
+    const SCALE_AT: usize = 0;
+    const MINIMUM_AT: usize = 2;
+
+    fn parts(block: &[u8]) -> ([i8; 16], [u8; 16]) {
+        six_bit_parts(block)
+    }
+
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn head(block: &[u8]) -> LargeHead {
@@ -301,6 +348,7 @@ unsafe fn two_bit_plane(at: *const u8, g: usize) -> __m256i {
 
 impl Format for Q2K {
     const BYTES: usize = 84;
+    const BITS: usize = 2;
     const DEPTH: usize = 4;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -312,6 +360,13 @@ impl Format for Q2K {
 
 impl Large for Q2K {
     const HALVES: bool = true;
+    const SCALE_AT: usize = 80;
+    const MINIMUM_AT: usize = 82;
+
+    fn parts(block: &[u8]) -> ([i8; 16], [u8; 16]) {
+        (std::array::from_fn(|i| (block[i] & 15) as i8), std::array::from_fn(|i| block[i] >> 4))
+    }
+
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn head(block: &[u8]) -> LargeHead {
@@ -329,6 +384,7 @@ impl Large for Q2K {
 
 impl Format for Q3K {
     const BYTES: usize = 110;
+    const BITS: usize = 3;
     const DEPTH: usize = 4;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -343,6 +399,13 @@ impl Format for Q3K {
 
 impl Large for Q3K {
     const HALVES: bool = true;
+    const SCALE_AT: usize = 108;
+    const STEPS: f32 = 4.0;
+
+    fn parts(block: &[u8]) -> ([i8; 16], [u8; 16]) {
+        (crate::quant::q3_k_scales(&block[96..108]), [0; 16])
+    }
+
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn head(block: &[u8]) -> LargeHead {
@@ -356,6 +419,7 @@ impl Large for Q3K {
 
 impl Format for Q6K {
     const BYTES: usize = 210;
+    const BITS: usize = 6;
     const DEPTH: usize = 2;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -375,6 +439,13 @@ impl Format for Q6K {
 
 impl Large for Q6K {
     const HALVES: bool = true;
+    const SCALE_AT: usize = 208;
+    const STEPS: f32 = 32.0;
+
+    fn parts(block: &[u8]) -> ([i8; 16], [u8; 16]) {
+        (std::array::from_fn(|i| block[192 + i] as i8), [0; 16])
+    }
+
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn head(block: &[u8]) -> LargeHead {

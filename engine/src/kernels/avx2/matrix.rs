@@ -8,7 +8,7 @@
 use super::GROUP;
 use super::formats::{Format, Large, Small};
 use super::strips::{GROUPS, STRIP, Shape, Strips};
-use crate::kernels::{Activations, SharedOut, WeightRows};
+use crate::kernels::{Activations, Layout, SharedOut, WeightRows};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -54,7 +54,10 @@ pub(super) unsafe fn small_blocks<F: Small>(
         for rows in batches(rows, weights.cols) {
             // SAFETY: contract of this function; the tiles lie within what was unpacked.
             unsafe {
-                strips.unpack_small::<F>(weights, rows.clone(), shape);
+                match weights.layout {
+                    Layout::Rows => strips.unpack_small::<F>(weights, rows.clone(), shape),
+                    Layout::Strips => strips.unfold_small::<F>(weights, rows.clone(), shape),
+                }
                 let all = Tile { strips, shape, strip: 0, row: rows.start, rows_end: rows.end, acts, n: 0, out };
                 tiles(all, |tile, size| match size {
                     (2, 4) => small_tile::<F, 2, 4>(tile),
@@ -87,7 +90,10 @@ pub(super) unsafe fn large_blocks<F: Large>(
         for rows in batches(rows, weights.cols) {
             // SAFETY: contract of this function; the tiles lie within what was unpacked.
             unsafe {
-                strips.unpack_large::<F>(weights, rows.clone(), shape);
+                match weights.layout {
+                    Layout::Rows => strips.unpack_large::<F>(weights, rows.clone(), shape),
+                    Layout::Strips => strips.unfold_large::<F>(weights, rows.clone(), shape),
+                }
                 let all = Tile { strips, shape, strip: 0, row: rows.start, rows_end: rows.end, acts, n: 0, out };
                 tiles(all, |tile, size| match size {
                     (2, 4) => large_tile::<F, 2, 4>(tile),
@@ -260,6 +266,7 @@ unsafe fn small_tile<F: Small, const R: usize, const C: usize>(tile: Tile<'_>) {
     });
     let acts: [*const i8; C] = std::array::from_fn(|c| tile.acts.codes(n + c).as_ptr());
     let act_scales: [&[f32]; C] = std::array::from_fn(|c| tile.acts.scales(n + c));
+    let act_sums: [&[f32]; C] = std::array::from_fn(|c| tile.acts.sums_32(n + c));
     let ones = [_mm256_set1_epi16(1); R];
     let mut sums = [[_mm256_setzero_ps(); C]; R];
     for block in 0..shape.blocks {
@@ -269,16 +276,23 @@ unsafe fn small_tile<F: Small, const R: usize, const C: usize>(tile: Tile<'_>) {
             let weights = std::array::from_fn(|r| codes[r].add(block * STRIP * GROUP));
             let vectors = std::array::from_fn(|c| acts[c].add(block * GROUP));
             products::<F, R, C, 8>(weights, vectors, ones, &mut whole);
-            for r in 0..R {
-                let scale = _mm256_loadu_ps(scales[r].add(block * STRIP));
-                for c in 0..C {
-                    let both = _mm256_mul_ps(scale, _mm256_broadcast_ss(act_scales[c].get_unchecked(block)));
-                    sums[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r][c]), both, sums[r][c]);
+            let scale: [__m256; R] = std::array::from_fn(|r| _mm256_loadu_ps(scales[r].add(block * STRIP)));
+            for c in 0..C {
+                let act_scale = _mm256_broadcast_ss(act_scales[c].get_unchecked(block));
+                for r in 0..R {
+                    let product = _mm256_cvtepi32_ps(whole[r][c]);
+                    let product = if F::STEPS == 0.0 {
+                        _mm256_mul_ps(product, act_scale)
+                    } else {
+                        // taken off while the sum is still in the vector's scale: one operation less for each strip
+                        let steps = _mm256_set1_ps(F::STEPS * act_sums[c].get_unchecked(block));
+                        _mm256_fmsub_ps(product, act_scale, steps)
+                    };
+                    sums[r][c] = _mm256_fmadd_ps(product, scale[r], sums[r][c]);
                 }
             }
         }
     }
-    let act_sums = std::array::from_fn(|c| tile.acts.sums_32(n + c));
     // SAFETY: features as in the caller.
     unsafe { finish(tile, sums, act_sums) };
 }
@@ -347,7 +361,10 @@ unsafe fn finish<const R: usize, const C: usize>(tile: Tile<'_>, sums: [[__m256;
             let mut eight = [0.0f32; STRIP];
             // SAFETY: there is room for eight.
             unsafe { _mm256_storeu_ps(eight.as_mut_ptr(), sums[r][c]) };
-            tile.out.put_row(tile.n + c, row, &eight[..count]);
+            match count {
+                STRIP => tile.out.put_row(tile.n + c, row, &eight),
+                _ => tile.out.put_row(tile.n + c, row, &eight[..count]),
+            }
         }
     }
 }

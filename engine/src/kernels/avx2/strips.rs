@@ -43,7 +43,7 @@ pub(super) struct Shape {
 impl Shape {
     pub fn small<F: Small>(cols: usize) -> Self {
         let blocks = cols / GROUP;
-        Self { cols, blocks, offsets: if F::OFFSET { blocks } else { 0 }, whole_scales: 0 }
+        Self { cols, blocks, offsets: if F::MINIMUM { blocks } else { 0 }, whole_scales: 0 }
     }
 
     pub fn large<F: Large>(cols: usize) -> Self {
@@ -53,7 +53,7 @@ impl Shape {
 }
 
 impl Strips {
-    fn make(&mut self, strips: usize, shape: Shape) {
+    pub fn make(&mut self, strips: usize, shape: Shape) {
         let rows = strips * STRIP;
         grow(&mut self.codes, rows * shape.cols, 0);
         grow(&mut self.scales, rows * shape.blocks, 0.0);
@@ -82,11 +82,11 @@ impl Strips {
                     }
                 }
                 self.scales[at * STRIP..][..STRIP].copy_from_slice(&scales);
-                if F::OFFSET {
+                if F::MINIMUM {
                     self.offsets[at * STRIP..][..STRIP].copy_from_slice(&offsets);
                 }
                 // SAFETY: features as in the caller.
-                unsafe { self.put_codes::<F>(at, blocks, 0) };
+                unsafe { self.put_steps(at, steps_of::<F>(blocks, 0)) };
             }
         }
     }
@@ -107,23 +107,21 @@ impl Strips {
                 unsafe {
                     self.put_heads::<F>(at, blocks);
                     for g in 0..GROUPS {
-                        self.put_codes::<F>(at * GROUPS + g, blocks, g);
+                        self.put_steps(at * GROUPS + g, steps_of::<F>(blocks, g));
                     }
                 }
             }
         }
     }
 
-    /// Group `g` of 8 blocks becomes group `at` of the strips.
+    /// Eight steps become group `at` of the strips.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn put_codes<F: Format>(&mut self, at: usize, blocks: [Option<&[u8]>; STRIP], g: usize) {
-        // SAFETY: a block is whole, `g` one of its groups; features as in the caller.
-        let rows = blocks.map(|block| block.map_or(_mm256_setzero_si256(), |block| unsafe { F::codes(block, g) }));
+    pub fn put_steps(&mut self, at: usize, steps: [__m256i; 8]) {
         let to = &mut self.codes[at * STRIP * GROUP..][..STRIP * GROUP];
-        for (to, step) in to.chunks_exact_mut(GROUP).zip(transpose(rows.map(|v| _mm256_castsi256_ps(v)))) {
+        for (to, step) in to.chunks_exact_mut(GROUP).zip(steps) {
             // SAFETY: `to` has 32 bytes.
-            unsafe { _mm256_storeu_ps(to.as_mut_ptr().cast(), step) };
+            unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), step) };
         }
     }
 
@@ -167,8 +165,17 @@ impl Strips {
     }
 }
 
+/// Group `g` of 8 blocks as 8 steps, each 4 elements of 8 rows.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn steps_of<F: Format>(blocks: [Option<&[u8]>; STRIP], g: usize) -> [__m256i; 8] {
+    // SAFETY: the caller gives whole blocks, and `g` is one of their groups; features as in the caller.
+    let rows = blocks.map(|block| block.map_or(_mm256_setzero_si256(), |block| unsafe { F::codes(block, g) }));
+    transpose(rows.map(|v| _mm256_castsi256_ps(v))).map(|v| _mm256_castps_si256(v))
+}
+
 /// Up to 8 rows from `first` on.
-fn strip_of<'a>(weights: WeightRows<'a>, first: usize, end: usize) -> [Option<&'a [u8]>; STRIP] {
+pub(super) fn strip_of<'a>(weights: WeightRows<'a>, first: usize, end: usize) -> [Option<&'a [u8]>; STRIP] {
     std::array::from_fn(|r| (first + r < end).then(|| weights.row(first + r)))
 }
 

@@ -32,7 +32,7 @@ impl Engine for Reference {
             threads_effective: self.session.threads_effective(),
             affinity_effective: self.session.affinity_effective(),
             weight_bytes: model.weight_bytes(),
-            kv_bytes: self.session.kv_bytes(),
+            kv_bytes: self.session.kv_bytes_max(),
             scratch_bytes: self.session.scratch_bytes(),
         }
     }

@@ -45,8 +45,8 @@ impl Engine for Reference {
         self.session.clear();
     }
 
-    fn truncate(&mut self, depth: usize) {
-        self.session.truncate(depth);
+    fn truncate(&mut self, depth: usize) -> usize {
+        self.session.truncate(depth)
     }
 
     fn forward(&mut self, ids: &[u32]) -> Result<&[f32]> {

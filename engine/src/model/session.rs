@@ -38,6 +38,8 @@ pub struct Session {
     logits: Vec<f32>,
     logits_finite: bool,
     batch_max: usize,
+    /// What the cache was filled with, from the first token on; no more of it than the context.
+    held: Vec<u32>,
 }
 
 /// Buffers of one batch, each (n, width) for n tokens.
@@ -85,18 +87,10 @@ impl Session {
     /// Reserves the cache, kept as `options` say instead of the configuration, and starts the workers. Usage errors for
     /// a configuration that makes no sense, system errors when memory or threads cannot be had.
     pub fn with_cache(model: Arc<Model>, config: &EngineConfig, options: &CacheOptions) -> Result<Self> {
-        let h = model.hyperparameters();
-        let window = |local: bool| h.window_tokens.filter(|_| local);
-        Self::build(Arc::clone(&model), config, options, window)
+        Self::build(model, config, options, BATCH_TOKENS_MAX)
     }
 
-    /// As [`Self::with_cache`]; `window` says what a local layer (or another one) needs to keep.
-    fn build(
-        model: Arc<Model>,
-        config: &EngineConfig,
-        options: &CacheOptions,
-        window: impl Fn(bool) -> Option<usize>,
-    ) -> Result<Self> {
+    fn build(model: Arc<Model>, config: &EngineConfig, options: &CacheOptions, batch_max: usize) -> Result<Self> {
         let context = config.context_tokens as usize;
         if context == 0 {
             return Err(EngineError::usage("a context of 0 tokens holds nothing").hint("ask for at least 1 token"));
@@ -106,9 +100,9 @@ impl Session {
             kv_heads: l.kv_heads,
             key_dim: h.key_dim,
             value_dim: h.value_dim,
-            window: window(l.local),
+            window: h.window_tokens.filter(|_| l.local),
         });
-        let batch_max = BATCH_TOKENS_MAX.min(context);
+        let batch_max = batch_max.min(context);
         let cache = KvCache::new(&widths.collect::<Vec<_>>(), options, context, batch_max)?;
         let pool = Pool::new(config.threads as usize)?;
         let mixed = h.widest(|l| l.heads) * h.value_dim;
@@ -123,6 +117,7 @@ impl Session {
             logits: vec![0.0; model.vocab()],
             logits_finite: true,
             batch_max,
+            held: Vec::with_capacity(context),
             model,
             pool,
             cache,
@@ -149,6 +144,7 @@ impl Session {
         let batch_max = self.batch_max;
         let batches = ids.len().div_ceil(batch_max);
         for (i, batch) in ids.chunks(batch_max).enumerate() {
+            self.remember(batch);
             self.run_layers(batch);
             let n = batch.len();
             match which {
@@ -262,12 +258,29 @@ impl Session {
     /// Forgets all tokens from `depth` on; does nothing when there are not that many. Returns the depth that is left:
     /// less than asked for, namely 0, when a cache that keeps a window only can no longer go back that far.
     pub fn truncate(&mut self, depth: usize) -> usize {
-        self.cache.truncate(depth)
+        let left = self.cache.truncate(depth);
+        self.held.truncate(left);
+        left
+    }
+
+    /// Forgets all but what the cache and `ids` have in common from the first token on, and returns how many tokens that
+    /// is: those that need not be run again. The last of `ids` is never among them, since the logits after it are wanted.
+    pub fn reuse_prefix(&mut self, ids: &[u32]) -> usize {
+        let common = self.held.iter().zip(ids).take_while(|(held, id)| held == id).count();
+        self.truncate(common.min(ids.len().saturating_sub(1)))
+    }
+
+    fn remember(&mut self, ids: &[u32]) {
+        if self.held.len() == self.cache.depth() {
+            let room = self.cache.context_tokens() - self.held.len();
+            self.held.extend(ids.iter().take(room));
+        }
     }
 
     /// Forgets all tokens, and that logits were not finite.
     pub fn clear(&mut self) {
         self.cache.clear();
+        self.held.clear();
         self.logits_finite = true;
     }
 
@@ -322,3 +335,6 @@ impl Session {
         &self.model
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,8 @@
 //! The device plan: what `farmhand run` is asked to do.
 
+use crate::error::{EngineError, Result};
 use serde::{Deserialize, Serialize};
+use std::str::FromStr;
 
 /// Which side of a comparison a cell belongs to. A run without a baseline has only candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -114,6 +116,17 @@ impl KvType {
             Self::Q8_0 => dim.is_multiple_of(32).then(|| dim / 32 * 34),
             Self::Q4_0 => dim.is_multiple_of(32).then(|| dim / 32 * 18),
         }
+    }
+}
+
+impl FromStr for KvType {
+    type Err = EngineError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|t| t.as_str() == text).ok_or_else(|| {
+            EngineError::usage(format!("cache type `{text}` is not supported"))
+                .hint(format!("known: {}", Self::ALL.map(Self::as_str).join(", ")))
+        })
     }
 }
 

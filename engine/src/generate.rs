@@ -59,13 +59,14 @@ pub fn generate(
     sampler: &mut Sampler,
     on_token: &mut dyn FnMut(u32, Instant) -> Continue,
 ) -> Result<Generation> {
-    let (depth, room) = (session.depth(), session.context_tokens());
     let needed = prompt_ids.len().saturating_add(options.tokens_max.saturating_sub(1));
-    if needed > room - depth {
+    if needed > session.room_tokens() {
         return Err(EngineError::usage(format!(
-            "a prompt of {} tokens and {} generated ones after {depth} in the cache do not fit a context of {room}",
+            "a prompt of {} tokens and {} generated ones after {} in the cache do not fit a context of {}",
             prompt_ids.len(),
-            options.tokens_max
+            options.tokens_max,
+            session.depth(),
+            session.context_tokens()
         ))
         .hint("ask for a larger context, or for fewer tokens"));
     }

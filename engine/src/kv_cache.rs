@@ -1,16 +1,20 @@
-//! Keys and values of past tokens, in half precision, allocated once.
+//! Keys and values of past tokens, in pages of 64 positions that are taken as the depth grows.
 //!
-//! Layout of a layer's keys: (kv_heads, positions, key_dim), so that one head's keys lie together in the order in which
-//! attention reads them; values likewise. Memory is taken zeroed from the system and becomes resident as it is written.
+//! A page holds 64 positions of every layer that sees the same part of the past: (layers, keys and values, kv_heads, 64,
+//! row). One head's rows of a page lie together, in the order in which attention reads them. Address space is reserved
+//! for all pages at once and becomes memory as it is written, first page first: what is held is one stretch, which the
+//! system may back with huge pages, no table of pages is needed, and taking a page is not an allocation. Layers that see
+//! a window only have fewer pages, which they use in turn.
+
+mod pages;
+mod policy;
+
+pub use pages::{PAGE_POSITIONS, Place};
+pub use policy::{KvPolicy, Span};
 
 use crate::error::{EngineError, Result};
-use half::f16;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
-
-/// Positions are allocated in multiples of this, so that a reader may take whole tiles.
-pub const POSITIONS_STEP: usize = 64;
+use crate::protocol::KvType;
+use pages::{Arena, Slots};
 
 /// What one layer needs of the cache.
 #[derive(Debug, Clone, Copy)]
@@ -21,150 +25,185 @@ pub struct LayerWidths {
     pub key_dim: usize,
     /// Elements of a value.
     pub value_dim: usize,
+    /// Positions that the layer sees, the token's own included; `None` is all.
+    pub window: Option<usize>,
+}
+
+/// How keys and values are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheOptions {
+    /// Element type of keys.
+    pub key_type: KvType,
+    /// Element type of values.
+    pub value_type: KvType,
+    /// What of the past is kept.
+    pub policy: KvPolicy,
 }
 
 /// One layer's part of the cache.
-pub struct LayerCache {
-    /// (kv_heads, positions, key_dim)
-    pub keys: Halves,
-    /// (kv_heads, positions, value_dim)
-    pub values: Halves,
+pub struct LayerCache<'a> {
+    /// What `keys` and `values` are places in.
+    pub bytes: &'a mut [u8],
+    /// Where the keys are.
+    pub keys: Place,
+    /// Where the values are.
+    pub values: Place,
+    /// What a token sees.
+    pub span: Span,
+}
+
+struct Layer {
+    arena: usize,
+    keys: Place,
+    values: Place,
 }
 
 /// The cache of a session.
 pub struct KvCache {
-    layers: Vec<LayerCache>,
+    layers: Vec<Layer>,
+    arenas: Vec<Arena>,
     context_tokens: usize,
-    positions: usize,
+    /// Tokens that may be held at once; no limit for a policy that forgets.
+    depth_max: usize,
     depth: usize,
 }
 
 impl KvCache {
-    /// Takes the memory for `context_tokens` positions of every layer. A system error with the size when it cannot be
-    /// had.
-    pub fn new(layers: &[LayerWidths], context_tokens: usize) -> Result<Self> {
+    /// Reserves room for `context_tokens` positions of every layer, or for what the policy and the layers' windows keep
+    /// of them when up to `batch_max` tokens are written at once. Usage errors for types and policies that do not fit;
+    /// a system error with the size when the room cannot be had.
+    pub fn new(
+        layers: &[LayerWidths],
+        options: &CacheOptions,
+        context_tokens: usize,
+        batch_max: usize,
+    ) -> Result<Self> {
+        options.policy.check(context_tokens)?;
+        for (dim, kv_type, what) in layers
+            .iter()
+            .flat_map(|l| [(l.key_dim, options.key_type, "keys"), (l.value_dim, options.value_type, "values")])
+        {
+            if kv_type.row_bytes(dim).is_none() {
+                return Err(EngineError::usage(format!(
+                    "{what} of {dim} elements cannot be cached as {}, which has blocks of 32",
+                    kv_type.as_str()
+                ))
+                .hint("use f16 for this model"));
+            }
+        }
         let too_large = || {
             EngineError::system(format!("no memory for a kv cache of {context_tokens} tokens"))
                 .hint("ask for a smaller context")
         };
-        let positions = context_tokens.checked_next_multiple_of(POSITIONS_STEP).ok_or_else(too_large)?;
-        let take = |heads: usize, dim: usize| {
-            let elements = heads.checked_mul(dim).and_then(|n| n.checked_mul(positions)).ok_or_else(too_large)?;
-            Halves::zeroed(elements).ok_or_else(too_large)
-        };
-        let layers = layers
-            .iter()
-            .map(|l| Ok(LayerCache { keys: take(l.kv_heads, l.key_dim)?, values: take(l.kv_heads, l.value_dim)? }))
-            .collect::<Result<Vec<_>>>()?;
-        Ok(Self { layers, context_tokens, positions, depth: 0 })
+        let mut plan = Plan { layers: Vec::with_capacity(layers.len()), arenas: Vec::new() };
+        for widths in layers {
+            plan.add(widths, options, context_tokens, batch_max).ok_or_else(too_large)?;
+        }
+        let arenas = plan.arenas.iter().map(|a| Arena::reserve(a.span, a.slots, a.page_bytes));
+        let arenas = arenas.collect::<Option<Vec<_>>>().ok_or_else(too_large)?;
+        let layers = plan.layers.into_iter().map(|layer| Layer {
+            keys: layer.keys.in_pages_of(arenas[layer.arena].page_bytes()),
+            values: layer.values.in_pages_of(arenas[layer.arena].page_bytes()),
+            ..layer
+        });
+        let depth_max = if options.policy == KvPolicy::Full { context_tokens } else { usize::MAX };
+        Ok(Self { layers: layers.collect(), arenas, context_tokens, depth_max, depth: 0 })
     }
 
-    /// Room, in tokens.
+    /// The context asked for, in tokens.
     pub fn context_tokens(&self) -> usize {
         self.context_tokens
     }
 
-    /// Positions from one head to the next in a layer's arrays: the room, rounded up.
-    pub fn positions(&self) -> usize {
-        self.positions
+    /// Tokens that still fit.
+    pub fn room(&self) -> usize {
+        self.depth_max - self.depth
     }
 
-    /// Tokens held.
+    /// Tokens that went in since the cache was empty; a policy may have dropped some of them.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Sets the number of tokens held; the caller has written those that are new. Panics past the room.
-    pub fn set_depth(&mut self, depth: usize) {
-        assert!(depth <= self.context_tokens, "{depth} tokens in a cache of {}", self.context_tokens);
-        self.depth = depth;
+    /// Takes the pages that `tokens` more need; the caller is about to write them. Panics past the room.
+    pub fn grow(&mut self, tokens: usize) {
+        assert!(tokens <= self.room(), "{tokens} more tokens in a cache of {}", self.context_tokens);
+        self.depth += tokens;
+        for arena in &mut self.arenas {
+            arena.take(self.depth);
+        }
     }
 
-    /// One layer's arrays.
-    pub fn layer(&mut self, layer: usize) -> &mut LayerCache {
-        &mut self.layers[layer]
+    /// Forgets all tokens from `depth` on; does nothing when there are not that many. Returns the depth that is left:
+    /// less than asked for when pages that would be needed again have been used for later tokens; then nothing is left.
+    /// Pages stay taken.
+    pub fn truncate(&mut self, depth: usize) -> usize {
+        if depth < self.depth {
+            self.depth = if self.arenas.iter().all(|a| a.holds_what_is_seen_from(depth)) { depth } else { 0 };
+        }
+        if self.depth == 0 {
+            self.arenas.iter_mut().for_each(Arena::forget);
+        }
+        self.depth
     }
 
-    /// Bytes allocated.
+    /// Forgets all tokens, and gives back the pages that they did not use: the next conversation is likely as long as
+    /// this one, not as the longest ever.
+    pub fn clear(&mut self) {
+        for arena in &mut self.arenas {
+            arena.give_back_past(self.depth);
+        }
+        self.truncate(0);
+    }
+
+    /// One layer's part.
+    pub fn layer(&mut self, layer: usize) -> LayerCache<'_> {
+        let Layer { arena, keys, values } = self.layers[layer];
+        let arena = &mut self.arenas[arena];
+        LayerCache { span: arena.span(), bytes: arena.bytes(), keys, values }
+    }
+
+    /// Bytes of the pages taken.
     pub fn bytes(&self) -> u64 {
-        self.layers.iter().map(|l| (size_of_val(&l.keys[..]) + size_of_val(&l.values[..])) as u64).sum()
+        self.arenas.iter().map(Arena::bytes_taken).sum()
+    }
+
+    /// Bytes of all pages, taken or not.
+    pub fn bytes_max(&self) -> u64 {
+        self.arenas.iter().map(Arena::bytes_max).sum()
     }
 }
 
-/// A fixed array of halves on cache-line boundaries, zeroed by the system on first touch instead of here and now.
-pub struct Halves {
-    start: NonNull<f16>,
-    len: usize,
+/// Which layers share pages, and where in a page each of them is.
+struct Plan {
+    layers: Vec<Layer>,
+    arenas: Vec<PlannedArena>,
 }
 
-// SAFETY: an owned array of plain numbers.
-unsafe impl Send for Halves {}
-// SAFETY: shared access only reads.
-unsafe impl Sync for Halves {}
-
-impl Halves {
-    const ALIGN_BYTES: usize = 64;
-
-    fn layout(len: usize) -> Option<Layout> {
-        Layout::from_size_align(len.checked_mul(size_of::<f16>())?, Self::ALIGN_BYTES).ok()
-    }
-
-    /// `None` when the memory cannot be had.
-    fn zeroed(len: usize) -> Option<Self> {
-        let layout = Self::layout(len)?;
-        if layout.size() == 0 {
-            return Some(Self { start: NonNull::dangling(), len });
-        }
-        // SAFETY: the layout has a size; zero bytes are a valid f16.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }.cast())?;
-        Some(Self { start, len })
-    }
+struct PlannedArena {
+    span: Span,
+    slots: Slots,
+    page_bytes: usize,
 }
 
-impl Drop for Halves {
-    fn drop(&mut self) {
-        if self.len > 0 {
-            let Some(layout) = Self::layout(self.len) else { handle_alloc_error(Layout::new::<f16>()) };
-            // SAFETY: allocated in `zeroed` with this very layout.
-            unsafe { dealloc(self.start.as_ptr().cast(), layout) };
-        }
-    }
-}
-
-impl Deref for Halves {
-    type Target = [f16];
-    fn deref(&self) -> &[f16] {
-        // SAFETY: `len` elements were allocated at `start` (or none are wanted), initialised to zero.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
-    }
-}
-
-impl DerefMut for Halves {
-    fn deref_mut(&mut self) -> &mut [f16] {
-        // SAFETY: as above, and uniquely borrowed.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+impl Plan {
+    /// Adds one layer; `None` when a size overflows.
+    fn add(&mut self, l: &LayerWidths, options: &CacheOptions, context: usize, batch_max: usize) -> Option<()> {
+        let span = options.policy.span(l.window);
+        let slots = Slots::for_span(span, options.policy, context, batch_max)?;
+        let arena = self.arenas.iter().position(|a| a.span == span && a.slots == slots).unwrap_or_else(|| {
+            self.arenas.push(PlannedArena { span, slots, page_bytes: 0 });
+            self.arenas.len() - 1
+        });
+        let offset = self.arenas[arena].page_bytes;
+        let keys = Place::new(options.key_type, l.key_dim, offset, slots)?;
+        let values = Place::new(options.value_type, l.value_dim, offset + keys.bytes_in_page(l.kv_heads)?, slots)?;
+        let page_bytes = values.offset_bytes().checked_add(values.bytes_in_page(l.kv_heads)?)?;
+        self.arenas[arena].page_bytes = page_bytes;
+        self.layers.push(Layer { arena, keys, values });
+        Some(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const WIDTHS: LayerWidths = LayerWidths { kv_heads: 3, key_dim: 64, value_dim: 32 };
-
-    #[test]
-    fn room_is_rounded_up_to_whole_tiles_and_counted_as_allocated() {
-        let mut cache = KvCache::new(&[WIDTHS, WIDTHS], 65).unwrap();
-        assert_eq!((cache.context_tokens(), cache.positions()), (65, 128));
-        assert_eq!(cache.bytes(), 2 * 128 * 3 * (64 + 32) * 2);
-        assert!(cache.layer(1).values.iter().all(|v| v.to_bits() == 0));
-    }
-
-    #[test]
-    fn an_impossible_context_is_refused_with_its_size() {
-        for tokens in [usize::MAX, usize::MAX / 2, 1 << 55] {
-            let error = KvCache::new(&[WIDTHS], tokens).err().unwrap();
-            assert!(error.what().contains(&tokens.to_string()), "{error}");
-        }
-    }
-}
+mod tests;

@@ -62,8 +62,8 @@ pub(crate) trait Engine {
     fn tokenise(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32>;
     /// Empties the cache.
     fn clear(&mut self);
-    /// Forgets all but the first `depth` tokens of the cache.
-    fn truncate(&mut self, depth: usize);
+    /// Forgets all but the first `depth` tokens of the cache; returns how many are left, 0 when it cannot go back so far.
+    fn truncate(&mut self, depth: usize) -> usize;
     /// Puts tokens into the cache and gives the logits after the last one.
     fn forward(&mut self, ids: &[u32]) -> Result<&[f32]>;
     fn is_end_of_generation(&self, id: u32) -> bool;

@@ -32,7 +32,7 @@ impl Engine for Reference {
             threads_effective: self.session.threads_effective(),
             affinity_effective: self.session.affinity_effective(),
             weight_bytes: model.weight_bytes(),
-            kv_bytes: self.session.kv_bytes(),
+            kv_bytes: self.session.kv_bytes_max(),
             scratch_bytes: self.session.scratch_bytes(),
         }
     }
@@ -45,8 +45,8 @@ impl Engine for Reference {
         self.session.clear();
     }
 
-    fn truncate(&mut self, depth: usize) {
-        self.session.truncate(depth);
+    fn truncate(&mut self, depth: usize) -> usize {
+        self.session.truncate(depth)
     }
 
     fn forward(&mut self, ids: &[u32]) -> Result<&[f32]> {

@@ -114,7 +114,9 @@ impl<'a, E: Engine> Steps<'a, E> {
         }
         for repetition in 0..repetitions {
             // back to the prompt but for its last token, whose logits start the next repetition
-            self.engine.truncate(before.len());
+            if self.engine.truncate(before.len()) < before.len() {
+                self.engine.forward(before)?;
+            }
             let decoded = self.decode(last, decode_tokens)?;
             self.tell_decode(repetition, &qualifier, decode_tokens, decoded, true)?;
         }

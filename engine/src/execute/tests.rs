@@ -39,8 +39,9 @@ impl Engine for Counting {
     fn clear(&mut self) {
         self.cache.clear();
     }
-    fn truncate(&mut self, depth: usize) {
+    fn truncate(&mut self, depth: usize) -> usize {
         self.cache.truncate(depth);
+        self.cache.len()
     }
     fn forward(&mut self, ids: &[u32]) -> Result<&[f32]> {
         self.cache.extend(ids);
@@ -192,8 +193,8 @@ fn depths(at_depth: u32, decode_tokens: u32, repetitions: u32) -> Vec<usize> {
         fn clear(&mut self) {
             self.0.clear();
         }
-        fn truncate(&mut self, depth: usize) {
-            self.0.truncate(depth);
+        fn truncate(&mut self, depth: usize) -> usize {
+            self.0.truncate(depth)
         }
         fn forward(&mut self, ids: &[u32]) -> Result<&[f32]> {
             self.1.borrow_mut().push(self.0.cache.len() + ids.len());

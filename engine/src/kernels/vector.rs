@@ -3,10 +3,7 @@
 //! Each function is written once, as loops that a compiler can vectorise, and compiled twice: for any processor (the
 //! specification) and for AVX2 with FMA. The two differ in the rounding of multiply-adds only.
 
-pub mod attention;
-
 use super::Isa;
-use half::f16;
 
 /// Lanes of a reduction: partial sums that a vector unit keeps side by side, four 8-lane registers.
 const LANES: usize = 32;
@@ -30,6 +27,9 @@ macro_rules! for_each_isa {
         }
     };
 }
+
+// below the macro, which it uses too
+pub mod attention;
 
 /// `a * b + c`, in one rounding where the processor has it (without it, the exact form is a slow library call).
 #[inline(always)]
@@ -247,20 +247,6 @@ fn all_finite_body<const FMA: bool>(x: &[f32]) -> bool {
 pub fn argmax(isa: Isa, x: &[f32]) -> usize {
     let largest = max(isa, x);
     x.iter().position(|&v| v == largest).unwrap_or(0)
-}
-
-/// Narrows to half precision, round to nearest even.
-pub fn narrow(isa: Isa, x: &[f32], out: &mut [f16]) {
-    assert_eq!(x.len(), out.len());
-    #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 {
-        // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected.
-        return unsafe { attention::narrow_avx2(x, out) };
-    }
-    let _ = isa;
-    for (o, &v) in out.iter_mut().zip(x) {
-        *o = f16::from_f32(v);
-    }
 }
 
 /// e^x within 2 units in the last place between -87 and 88; below, a number near 1e-38, above, near 1e38.

@@ -1,24 +1,26 @@
 //! Causal attention over the cache, with query heads sharing key and value heads in groups.
 //!
 //! The query heads of one group are the rows of one small matrix product, so that keys and values are read once per
-//! group. One token: split over (kv head x part of the cache), merged at the end. Many tokens: split over (kv head x
-//! block of tokens), tile by tile with a running softmax.
+//! group. What a token sees comes in tiles, each within a page of the cache. One token: split over (kv head x part of the
+//! tiles), merged at the end; while a tile's keys are scored its values are fetched, and while those are mixed the next
+//! tile's keys, so that memory is never waited for twice. Many tokens: split over (kv head x block of tokens), each tile
+//! widened once for the block. Either way with a running softmax.
 
 use crate::kernels::Isa;
 use crate::kernels::vector::attention::{
-    Rows, TILE_KEYS, gather_values, multiply_accumulate, score_keys, widen, widen_transposed,
+    QueryBuffer, Rows, TILE_KEYS, gather_values, multiply_accumulate, score_keys, widen, widen_transposed,
 };
 use crate::kernels::vector::{exp_and_sum, max, scale, soft_cap};
+use crate::kv_cache::{LayerCache, Place, Span};
 use crate::pool::{Pool, SharedSlice};
-use half::f16;
 use std::ops::Range;
 
 /// Rows (tokens x heads of a group) that share one widened tile; a multiple of the 6 rows of a product's block.
 const BLOCK_ROWS: usize = 48;
 /// Most parts into which one token's attention is split.
 const PARTS_MAX: usize = 16;
-/// Positions below which splitting further does not pay.
-const PART_POSITIONS_MIN: usize = 128;
+/// Tiles below which splitting further does not pay.
+const PART_TILES_MIN: usize = 2;
 /// Multiply-adds below which waking the other workers does not pay.
 const ALONE_BELOW: usize = 32 * 1024;
 
@@ -30,59 +32,53 @@ pub struct Attention<'a> {
     pub heads: usize,
     /// Key and value heads.
     pub kv_heads: usize,
-    /// Elements of a query or key.
-    pub key_dim: usize,
-    /// Elements of a value.
-    pub value_dim: usize,
-    /// Positions seen, the token's own included.
-    pub window: usize,
     /// Factor of scores.
     pub scale: f32,
     /// Soft cap of scores.
     pub cap: Option<f32>,
     /// Position of the batch's first token.
     pub first: usize,
-    /// (kv_heads, positions, key_dim)
-    pub keys: &'a [f16],
-    /// (kv_heads, positions, value_dim)
-    pub values: &'a [f16],
-    /// Positions from one kv head to the next.
-    pub positions: usize,
+    /// What a token sees.
+    pub span: Span,
+    /// What `keys` and `values` are places in.
+    pub cached: &'a [u8],
+    /// Where the keys are.
+    pub keys: Place,
+    /// Where the values are.
+    pub values: Place,
 }
 
-/// Buffers of attention, allocated once for a model and a context.
+/// Buffers of attention, allocated once for a model.
 pub struct AttentionScratch {
     per_worker: Vec<f32>,
     worker_len: usize,
     records: Vec<f32>,
+    queries: QueryBuffer,
 }
 
 impl AttentionScratch {
     /// Room for any batch of a model with at most `heads` query heads, at most `group` of them sharing a kv head.
-    pub fn new(workers: usize, heads: usize, group: usize, key_dim: usize, value_dim: usize, context: usize) -> Self {
+    pub fn new(workers: usize, heads: usize, group: usize, key_dim: usize, value_dim: usize) -> Self {
         let rows = block_tokens(group) * group;
         let many = rows * (key_dim + TILE_KEYS + value_dim + 2) + TILE_KEYS * (key_dim + value_dim);
-        let one = group * (part_positions(context) + key_dim);
+        let one = group * TILE_KEYS;
         let worker_len = many.max(one).next_multiple_of(32);
         Self {
             per_worker: vec![0.0; worker_len * workers],
             worker_len,
             records: vec![0.0; heads * PARTS_MAX * (value_dim + 2)],
+            queries: QueryBuffer::new(heads, key_dim),
         }
     }
 
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
-        (size_of_val(&self.per_worker[..]) + size_of_val(&self.records[..])) as u64
+        (size_of_val(&self.per_worker[..]) + size_of_val(&self.records[..])) as u64 + self.queries.bytes()
     }
 }
 
 fn block_tokens(group: usize) -> usize {
     (BLOCK_ROWS / group).max(1)
-}
-
-fn part_positions(visible: usize) -> usize {
-    visible.div_ceil(PARTS_MAX).max(PART_POSITIONS_MIN)
 }
 
 /// Splits a worker's scratch into named pieces.
@@ -94,85 +90,123 @@ fn carve<const N: usize>(mut scratch: &mut [f32], lens: [usize; N]) -> [&mut [f3
     })
 }
 
-impl Attention<'_> {
+/// Positions, in runs that lie within a page each.
+struct Tiles([Range<usize>; 2]);
+
+impl Tiles {
+    fn in_range(range: &Range<usize>) -> usize {
+        if range.is_empty() { 0 } else { (range.end - 1) / TILE_KEYS - range.start / TILE_KEYS + 1 }
+    }
+
+    fn count(&self) -> usize {
+        self.0.iter().map(Self::in_range).sum()
+    }
+
+    fn positions(&self) -> usize {
+        self.0.iter().map(Range::len).sum()
+    }
+
+    fn get(&self, i: usize) -> Range<usize> {
+        let before = Self::in_range(&self.0[0]);
+        let (range, i) = if i < before { (&self.0[0], i) } else { (&self.0[1], i - before) };
+        let start = (range.start / TILE_KEYS + i) * TILE_KEYS;
+        start.max(range.start)..range.end.min(start + TILE_KEYS)
+    }
+}
+
+/// One token's attention, as its parts see it.
+struct One<'a> {
+    queries: &'a QueryBuffer,
+    tiles: Tiles,
+    parts: usize,
+    part_tiles: usize,
+}
+
+impl<'a> Attention<'a> {
+    /// Attention over one layer's cache.
+    pub fn over(cache: &'a LayerCache<'_>, isa: Isa, (heads, kv_heads): (usize, usize), first: usize) -> Self {
+        let LayerCache { bytes, keys, values, span } = cache;
+        let (keys, values, span) = (*keys, *values, *span);
+        Self { isa, heads, kv_heads, scale: 1.0, cap: None, first, span, cached: bytes, keys, values }
+    }
+
     fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
 
-    fn keys_of(&self, kv_head: usize, at: Range<usize>) -> &[f16] {
-        let base = kv_head * self.positions;
-        &self.keys[(base + at.start) * self.key_dim..(base + at.end) * self.key_dim]
-    }
-
-    fn values_of(&self, kv_head: usize, at: Range<usize>) -> &[f16] {
-        let base = kv_head * self.positions;
-        &self.values[(base + at.start) * self.value_dim..(base + at.end) * self.value_dim]
-    }
-
-    /// Positions that the token at `position` sees.
-    fn visible(&self, position: usize) -> Range<usize> {
-        (position + 1).saturating_sub(self.window)..position + 1
-    }
-
     /// `out` (n, heads * value_dim) from `queries` (n, heads * key_dim); the batch's own keys are in the cache already.
     pub fn run(&self, pool: &Pool, scratch: &mut AttentionScratch, queries: &[f32], out: &mut [f32]) {
-        let tokens = queries.len() / (self.heads * self.key_dim);
+        let tokens = queries.len() / (self.heads * self.keys.dim());
         if tokens == 1 { self.one(pool, scratch, queries, out) } else { self.many(pool, scratch, queries, out) }
     }
 
     /// One token: each part's weighted values, maximum and sum, then the merge.
     fn one(&self, pool: &Pool, scratch: &mut AttentionScratch, query: &[f32], out: &mut [f32]) {
-        let visible = self.visible(self.first);
-        let part_len = part_positions(visible.len());
-        let parts = visible.len().div_ceil(part_len);
-        let record = self.group() * (self.value_dim + 2);
-        let items = self.kv_heads * parts;
-        let work = visible.len() * self.heads * (self.key_dim + self.value_dim);
+        let AttentionScratch { per_worker, worker_len, records, queries } = scratch;
+        queries.fill(self.isa, query, self.scale, self.keys.kv_type());
+        let tiles = Tiles(self.span.visible(self.first));
+        let work = tiles.positions() * self.heads * (self.keys.dim() + self.values.dim());
+        let part_tiles = tiles.count().div_ceil(PARTS_MAX).max(PART_TILES_MIN);
+        let one = One { queries, parts: tiles.count().div_ceil(part_tiles), part_tiles, tiles };
+        let record = self.group() * (self.values.dim() + 2);
+        let items = self.kv_heads * one.parts;
         let chunk = if work < ALONE_BELOW { items } else { 1 };
 
-        let worker_len = scratch.worker_len;
-        let workers = SharedSlice::new(&mut scratch.per_worker);
-        let records = SharedSlice::new(&mut scratch.records);
+        let worker_len = *worker_len;
+        let workers = SharedSlice::new(per_worker);
+        let shared = SharedSlice::new(records);
         pool.scatter(items, chunk, &|worker, range| {
             // SAFETY: every worker has its own piece.
             let own = unsafe { workers.range(worker * worker_len..(worker + 1) * worker_len) };
             for item in range {
-                let (kv_head, part) = (item / parts, item % parts);
-                let start = visible.start + part * part_len;
-                let at = start..visible.end.min(start + part_len);
                 // SAFETY: items never overlap, and each has a record of its own.
-                let to = unsafe { records.range(item * record..(item + 1) * record) };
-                self.part(kv_head, at, query, own, to);
+                let to = unsafe { shared.range(item * record..(item + 1) * record) };
+                self.part(&one, item, own, to);
             }
         });
-        for (kv_head, out) in out.chunks_exact_mut(self.group() * self.value_dim).enumerate() {
-            let records = &scratch.records[kv_head * parts * record..(kv_head + 1) * parts * record];
+        for (kv_head, out) in out.chunks_exact_mut(self.group() * self.values.dim()).enumerate() {
+            let records = &records[kv_head * one.parts * record..(kv_head + 1) * one.parts * record];
             self.merge(records, record, out);
         }
     }
 
-    /// One kv head's group over positions `at`; the record is values (group, value_dim), maxima (group), sums (group).
-    fn part(&self, kv_head: usize, at: Range<usize>, query: &[f32], scratch: &mut [f32], record: &mut [f32]) {
-        let (group, len) = (self.group(), at.len());
-        let [scores, scaled] = carve(scratch, [group * len, group * self.key_dim]);
-        scaled.copy_from_slice(&query[kv_head * group * self.key_dim..][..group * self.key_dim]);
-        scale(self.isa, scaled, self.scale);
-        score_keys(self.isa, scaled, self.keys_of(kv_head, at.clone()), self.key_dim, scores, len);
-        if let Some(cap) = self.cap {
-            soft_cap(self.isa, scores, cap);
-        }
-        let [values, maxima, sums] = carve(record, [group * self.value_dim, group, group]);
-        for (g, row) in scores.chunks_exact_mut(len).enumerate() {
-            maxima[g] = max(self.isa, row);
-            sums[g] = exp_and_sum(self.isa, row, maxima[g]);
-        }
+    /// One kv head's group over one part of the tiles; the record is values (group, value_dim), maxima (group), sums
+    /// (group).
+    fn part(&self, one: &One<'_>, item: usize, scratch: &mut [f32], record: &mut [f32]) {
+        let (group, dim) = (self.group(), self.values.dim());
+        let (kv_head, part) = (item / one.parts, item % one.parts);
+        let queries = one.queries.heads(kv_head * group, group);
+        let [values, maxima, sums] = carve(record, [group * dim, group, group]);
         values.fill(0.0);
-        gather_values(self.isa, scores, len, self.values_of(kv_head, at), self.value_dim, values);
+        maxima.fill(f32::NEG_INFINITY);
+        sums.fill(0.0);
+        let first = part * one.part_tiles;
+        for i in first..one.tiles.count().min(first + one.part_tiles) {
+            let at = one.tiles.get(i);
+            let rows = self.values.rows(self.cached, kv_head, at.clone());
+            let scores = &mut scratch[..group * at.len()];
+            let keys = self.keys.rows(self.cached, kv_head, at.clone());
+            score_keys(self.isa, queries, keys, rows.data, scores, at.len());
+            for (g, scores) in scores.chunks_exact_mut(at.len()).enumerate() {
+                let values = &mut values[g * dim..(g + 1) * dim];
+                self.soften(scores, [0..at.len(), 0..0], &mut maxima[g], &mut sums[g], values);
+            }
+            gather_values(self.isa, scores, at.len(), rows, self.keys_after(one, kv_head, i), values);
+        }
+    }
+
+    /// The keys that are likely scored after tile `i`: of the next tile, or of the next head's first.
+    fn keys_after(&self, one: &One<'_>, kv_head: usize, i: usize) -> &[u8] {
+        let (kv_head, i) = if i + 1 < one.tiles.count() { (kv_head, i + 1) } else { (kv_head + 1, 0) };
+        if kv_head == self.kv_heads {
+            return &[];
+        }
+        &self.cached[self.keys.bytes_of(kv_head, one.tiles.get(i))]
     }
 
     /// The softmax over all parts of one kv head: each part's values weigh in by exp(its maximum - the largest).
     fn merge(&self, records: &[f32], record: usize, out: &mut [f32]) {
-        let (group, dim) = (self.group(), self.value_dim);
+        let (group, dim) = (self.group(), self.values.dim());
         let maxima = group * dim;
         for (g, out) in out.chunks_exact_mut(dim).enumerate() {
             let parts = || records.chunks_exact(record);
@@ -190,7 +224,7 @@ impl Attention<'_> {
 
     /// Many tokens: every (kv head, block of tokens) by itself.
     fn many(&self, pool: &Pool, scratch: &mut AttentionScratch, queries: &[f32], out: &mut [f32]) {
-        let tokens = queries.len() / (self.heads * self.key_dim);
+        let tokens = queries.len() / (self.heads * self.keys.dim());
         let block = block_tokens(self.group());
         let blocks = tokens.div_ceil(block);
         let worker_len = scratch.worker_len;
@@ -216,18 +250,17 @@ impl Attention<'_> {
         scratch: &mut [f32],
         out: SharedSlice<'_, f32>,
     ) {
-        let (group, key_dim, value_dim) = (self.group(), self.key_dim, self.value_dim);
+        let (group, key_dim, value_dim) = (self.group(), self.keys.dim(), self.values.dim());
         let rows = tokens.len() * group;
-        let [scaled, scores, mixed, maxima, sums, tile_keys, tile_values] = carve(
+        let [scaled, scores, mixed, maxima, sums, tile] = carve(
             scratch,
             [
-                rows * key_dim,        // (rows, key_dim)
-                rows * TILE_KEYS,      // (rows, TILE_KEYS)
-                rows * value_dim,      // (rows, value_dim)
-                rows,                  // running maximum of each row
-                rows,                  // running sum of each row
-                key_dim * TILE_KEYS,   // keys, transposed
-                TILE_KEYS * value_dim, // values
+                rows * key_dim,                     // (rows, key_dim)
+                rows * TILE_KEYS,                   // (rows, TILE_KEYS)
+                rows * value_dim,                   // (rows, value_dim)
+                rows,                               // running maximum of each row
+                rows,                               // running sum of each row
+                TILE_KEYS * key_dim.max(value_dim), // keys, transposed, then values
             ],
         );
         for (i, token) in tokens.clone().enumerate() {
@@ -239,26 +272,21 @@ impl Attention<'_> {
         maxima.fill(f32::NEG_INFINITY);
         sums.fill(0.0);
 
-        let visible = self.visible(self.first + tokens.start).start..self.first + tokens.end;
-        for start in (visible.start / TILE_KEYS * TILE_KEYS..visible.end).step_by(TILE_KEYS) {
-            let end = visible.end.min(start + TILE_KEYS);
-            // the cache has room for whole tiles; what lies beyond the last position is scored and then left unused
-            let keys = self.keys_of(kv_head, start..start + (end - start).next_multiple_of(8));
-            widen_transposed(self.isa, keys, key_dim, tile_keys);
-            scores.fill(0.0);
-            let (a, b) = (Rows { data: scaled, stride: key_dim }, Rows { data: tile_keys, stride: TILE_KEYS });
-            let width = (end - start).next_multiple_of(16);
-            multiply_accumulate(self.isa, (rows, key_dim, width), a, b, scores, TILE_KEYS);
+        let tiles = self.whole_tiles(self.first + tokens.start..self.first + tokens.end);
+        for at in (0..tiles.count()).map(|i| tiles.get(i)) {
+            self.score_tile(kv_head, at.clone(), scaled, tile, scores);
             for row in 0..rows {
-                let seen = self.visible(self.first + tokens.start + row / group);
-                let seen = seen.start.clamp(start, end) - start..seen.end.clamp(start, end) - start;
+                let seen = self.span.visible(self.first + tokens.start + row / group);
+                let seen =
+                    seen.map(|s| s.start.clamp(at.start, at.end) - at.start..s.end.clamp(at.start, at.end) - at.start);
                 let scores = &mut scores[row * TILE_KEYS..(row + 1) * TILE_KEYS];
                 let mixed = &mut mixed[row * value_dim..(row + 1) * value_dim];
                 self.soften(scores, seen, &mut maxima[row], &mut sums[row], mixed);
             }
-            widen(self.isa, self.values_of(kv_head, start..end), &mut tile_values[..(end - start) * value_dim]);
-            let (a, b) = (Rows { data: scores, stride: TILE_KEYS }, Rows { data: tile_values, stride: value_dim });
-            multiply_accumulate(self.isa, (rows, end - start, value_dim), a, b, mixed, value_dim);
+            let tile = &mut tile[..at.len() * value_dim];
+            widen(self.isa, self.values.rows(self.cached, kv_head, at.clone()), tile);
+            let (a, b) = (Rows { data: scores, stride: TILE_KEYS }, Rows { data: tile, stride: value_dim });
+            multiply_accumulate(self.isa, (rows, at.len(), value_dim), a, b, mixed, value_dim);
         }
         for row in 0..rows {
             let from = &mut mixed[row * value_dim..(row + 1) * value_dim];
@@ -269,121 +297,52 @@ impl Attention<'_> {
         }
     }
 
+    /// What any token at `positions` sees, in tiles that begin with their page.
+    fn whole_tiles(&self, positions: Range<usize>) -> Tiles {
+        // the first token's view reaches back farthest
+        let [first, last] = self.span.visible(positions.start);
+        let start = last.start / TILE_KEYS * TILE_KEYS;
+        if start <= first.end { Tiles([0..0, 0..positions.end]) } else { Tiles([first, start..positions.end]) }
+    }
+
+    /// Scores of all rows of a block against one tile, (rows, TILE_KEYS).
+    fn score_tile(&self, kv_head: usize, at: Range<usize>, scaled: &[f32], tile: &mut [f32], scores: &mut [f32]) {
+        let (key_dim, start) = (self.keys.dim(), at.start);
+        // a page has room for whole tiles; what lies beyond the last position is scored and then left unused
+        let keys = start..start + at.len().next_multiple_of(8);
+        widen_transposed(self.isa, self.keys.rows(self.cached, kv_head, keys), tile);
+        scores.fill(0.0);
+        let (a, b) = (Rows { data: scaled, stride: key_dim }, Rows { data: tile, stride: TILE_KEYS });
+        let shape = (scaled.len() / key_dim, key_dim, at.len().next_multiple_of(16));
+        multiply_accumulate(self.isa, shape, a, b, scores, TILE_KEYS);
+    }
+
     /// Turns one row's scores of a tile into weights, zero outside `seen`, and moves what has been mixed so far to the
     /// new maximum.
-    fn soften(&self, scores: &mut [f32], seen: Range<usize>, maximum: &mut f32, sum: &mut f32, mixed: &mut [f32]) {
-        let visible = &mut scores[seen.clone()];
-        if !visible.is_empty() {
+    fn soften(&self, scores: &mut [f32], seen: [Range<usize>; 2], maximum: &mut f32, sum: &mut f32, mixed: &mut [f32]) {
+        let seen = || seen.iter().filter(|s| !s.is_empty()).cloned();
+        let mut larger = *maximum;
+        for at in seen() {
             if let Some(cap) = self.cap {
-                soft_cap(self.isa, visible, cap);
+                soft_cap(self.isa, &mut scores[at.clone()], cap);
             }
-            let larger = max(self.isa, visible).max(*maximum);
-            if larger > *maximum {
-                let shrink = (*maximum - larger).exp();
-                *sum *= shrink;
-                scale(self.isa, mixed, shrink);
-                *maximum = larger;
-            }
-            *sum += exp_and_sum(self.isa, visible, larger);
+            larger = larger.max(max(self.isa, &scores[at]));
         }
-        scores[..seen.start].fill(0.0);
-        scores[seen.end..].fill(0.0);
+        if larger > *maximum {
+            let shrink = (*maximum - larger).exp();
+            *sum *= shrink;
+            scale(self.isa, mixed, shrink);
+            *maximum = larger;
+        }
+        let mut done = 0;
+        for at in seen() {
+            *sum += exp_and_sum(self.isa, &mut scores[at.clone()], larger);
+            scores[done..at.start].fill(0.0);
+            done = at.end;
+        }
+        scores[done..].fill(0.0);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn noise(len: usize, seed: u32) -> Vec<f32> {
-        let mut state = seed;
-        (0..len)
-            .map(|_| {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (state >> 8) as f32 / (1 << 22) as f32 - 2.0
-            })
-            .collect()
-    }
-
-    /// The definition, in double precision.
-    fn reference(a: &Attention<'_>, queries: &[f32], tokens: usize) -> Vec<f32> {
-        let mut out = Vec::new();
-        for token in 0..tokens {
-            for head in 0..a.heads {
-                let kv = head / (a.heads / a.kv_heads);
-                let query = &queries[(token * a.heads + head) * a.key_dim..][..a.key_dim];
-                let seen = a.visible(a.first + token);
-                let scores: Vec<f64> = seen
-                    .clone()
-                    .map(|p| {
-                        let key = a.keys_of(kv, p..p + 1);
-                        let dot: f64 = query.iter().zip(key).map(|(q, k)| f64::from(*q) * k.to_f64()).sum();
-                        let score = dot * f64::from(a.scale);
-                        a.cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
-                    })
-                    .collect();
-                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let total: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
-                for d in 0..a.value_dim {
-                    let mixed: f64 = seen
-                        .clone()
-                        .zip(&scores)
-                        .map(|(p, s)| (s - largest).exp() / total * a.values_of(kv, p..p + 1)[d].to_f64())
-                        .sum();
-                    out.push(mixed as f32);
-                }
-            }
-        }
-        out
-    }
-
-    #[test]
-    fn every_split_and_tile_follows_the_definition() {
-        // (heads, kv heads, key dim, value dim, first, tokens, window, cap)
-        let cases = [
-            (9, 3, 64, 64, 0, 1, usize::MAX, None),
-            (9, 3, 64, 64, 700, 1, usize::MAX, None),
-            (4, 2, 64, 32, 300, 1, 130, Some(5.0)),
-            (9, 3, 64, 64, 0, 65, usize::MAX, None),
-            (14, 2, 64, 64, 131, 40, usize::MAX, None),
-            (4, 1, 48, 24, 190, 50, 100, Some(5.0)),
-            (2, 2, 8, 8, 3, 2, 1, None),
-        ];
-        for (i, &(heads, kv_heads, key_dim, value_dim, first, tokens, window, cap)) in cases.iter().enumerate() {
-            let positions = usize::next_multiple_of(first + tokens, 64) + 64;
-            let halves = |len, seed| noise(len, seed).into_iter().map(f16::from_f32).collect::<Vec<_>>();
-            let (keys, mut values) =
-                (halves(kv_heads * positions * key_dim, 1), halves(kv_heads * positions * value_dim, 2));
-            // what lies past the last token must not matter, whatever it is
-            for kv in 0..kv_heads {
-                let past = (kv * positions + first + tokens) * value_dim;
-                values[past..(kv + 1) * positions * value_dim].fill(f16::NAN);
-            }
-            for (isa, threads) in [(Isa::Scalar, 1), (Isa::detect(), 2)] {
-                let attention = Attention {
-                    isa,
-                    heads,
-                    kv_heads,
-                    key_dim,
-                    value_dim,
-                    window,
-                    scale: 0.125,
-                    cap,
-                    first,
-                    keys: &keys,
-                    values: &values,
-                    positions,
-                };
-                let pool = Pool::new(threads).unwrap();
-                let group = heads / kv_heads;
-                let mut scratch = AttentionScratch::new(threads, heads, group, key_dim, value_dim, positions);
-                let queries = noise(tokens * heads * key_dim, 3);
-                let mut out = vec![0.0; tokens * heads * value_dim];
-                attention.run(&pool, &mut scratch, &queries, &mut out);
-                for (at, (ours, real)) in out.iter().zip(reference(&attention, &queries, tokens)).enumerate() {
-                    assert!((ours - real).abs() < 2e-5, "case {i} {isa:?} element {at}: {ours} against {real}");
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -4,9 +4,10 @@ use super::architecture::{Gate, Rotation};
 use super::rope::RopeTable;
 use super::weights::Matrix;
 use crate::gguf::Gguf;
+use crate::kernels::vector::attention::narrow;
 use crate::kernels::{self, ActivationFormat, Activations, Isa, SharedOut, vector};
+use crate::kv_cache::Place;
 use crate::pool::{Pool, SharedSlice};
-use half::f16;
 
 /// Rows of a weight matrix that a worker takes at least.
 const ROWS_UNIT: usize = 16;
@@ -110,16 +111,17 @@ impl Operators<'_> {
         });
     }
 
-    /// Keys or values, x (n, heads, dim), go to positions `first..first + n` of `cached` (heads, positions, dim).
-    pub fn store(&self, x: &[f32], dim: usize, cached: &mut [f16], positions: usize, first: usize) {
+    /// Keys or values, x (n, heads, dim), go to positions `first..first + n` of their place in `cached`.
+    pub fn store(&self, x: &[f32], place: &Place, cached: &mut [u8], first: usize) {
         let (isa, width) = (self.isa, x.len() / self.n);
         let cached = SharedSlice::new(cached);
         self.pool.scatter(self.n, TOKENS_CHUNK, &|_, tokens| {
             for token in tokens {
-                for (i, head) in x[token * width..(token + 1) * width].chunks_exact(dim).enumerate() {
-                    let at = (i * positions + first + token) * dim;
-                    // SAFETY: (head, position) belongs to this token alone.
-                    vector::narrow(isa, head, unsafe { cached.range(at..at + dim) });
+                let position = first + token;
+                for (i, head) in x[token * width..(token + 1) * width].chunks_exact(place.dim()).enumerate() {
+                    // SAFETY: (head, position) belongs to this token alone; a batch never needs a slot twice.
+                    let row = unsafe { cached.range(place.bytes_of(i, position..position + 1)) };
+                    narrow(isa, place.kv_type(), head, row);
                 }
             }
         });

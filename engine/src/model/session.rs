@@ -7,9 +7,9 @@ use super::operators::Operators;
 use super::rope::RopeTables;
 use crate::error::{EngineError, Result};
 use crate::kernels::{Activations, Isa, vector};
-use crate::kv_cache::{KvCache, LayerWidths};
+use crate::kv_cache::{CacheOptions, KvCache, KvPolicy, LayerWidths};
 use crate::pool::Pool;
-use crate::protocol::{EngineConfig, KvType};
+use crate::protocol::EngineConfig;
 use std::sync::Arc;
 
 /// Tokens that go through the network together.
@@ -37,6 +37,9 @@ pub struct Session {
     activations: Activations,
     logits: Vec<f32>,
     logits_finite: bool,
+    batch_max: usize,
+    /// What the cache was filled with, from the first token on; no more of it than the context.
+    held: Vec<u32>,
 }
 
 /// Buffers of one batch, each (n, width) for n tokens.
@@ -74,24 +77,34 @@ impl Scratch {
 }
 
 impl Session {
-    /// Takes the cache, starts the workers. Usage errors for a configuration that makes no sense, system errors when
-    /// memory or threads cannot be had.
+    /// A session whose keys and values have the configuration's one type, and which keeps them all.
     pub fn new(model: Arc<Model>, config: &EngineConfig) -> Result<Self> {
+        let kv_type = config.kv_type;
+        let cache = CacheOptions { key_type: kv_type, value_type: kv_type, policy: KvPolicy::Full };
+        Self::with_cache(model, config, &cache)
+    }
+
+    /// Reserves the cache, kept as `options` say instead of the configuration, and starts the workers. Usage errors for
+    /// a configuration that makes no sense, system errors when memory or threads cannot be had.
+    pub fn with_cache(model: Arc<Model>, config: &EngineConfig, options: &CacheOptions) -> Result<Self> {
+        Self::build(model, config, options, BATCH_TOKENS_MAX)
+    }
+
+    fn build(model: Arc<Model>, config: &EngineConfig, options: &CacheOptions, batch_max: usize) -> Result<Self> {
         let context = config.context_tokens as usize;
         if context == 0 {
             return Err(EngineError::usage("a context of 0 tokens holds nothing").hint("ask for at least 1 token"));
         }
-        // the one type that there is; a new one must not be taken for it
-        let KvType::F16 = config.kv_type;
         let h = model.hyperparameters();
-        let widths: Vec<LayerWidths> = h
-            .layers
-            .iter()
-            .map(|l| LayerWidths { kv_heads: l.kv_heads, key_dim: h.key_dim, value_dim: h.value_dim })
-            .collect();
-        let cache = KvCache::new(&widths, context)?;
+        let widths = h.layers.iter().map(|l| LayerWidths {
+            kv_heads: l.kv_heads,
+            key_dim: h.key_dim,
+            value_dim: h.value_dim,
+            window: h.window_tokens.filter(|_| l.local),
+        });
+        let batch_max = batch_max.min(context);
+        let cache = KvCache::new(&widths.collect::<Vec<_>>(), options, context, batch_max)?;
         let pool = Pool::new(config.threads as usize)?;
-        let batch_max = BATCH_TOKENS_MAX.min(context);
         let mixed = h.widest(|l| l.heads) * h.value_dim;
         let k_max = h.hidden.max(h.widest(|l| l.ffn)).max(mixed);
         let group = h.widest(|l| l.heads / l.kv_heads);
@@ -99,10 +112,12 @@ impl Session {
         Ok(Self {
             ropes: RopeTables::new(h, model.weights.rope_divisors.as_deref(), batch_max),
             scratch: Scratch::new(h, batch_max),
-            attention: AttentionScratch::new(pool.threads(), heads, group, h.key_dim, h.value_dim, context),
+            attention: AttentionScratch::new(pool.threads(), heads, group, h.key_dim, h.value_dim),
             activations: Activations::new(k_max, batch_max),
             logits: vec![0.0; model.vocab()],
             logits_finite: true,
+            batch_max,
+            held: Vec::with_capacity(context),
             model,
             pool,
             cache,
@@ -126,12 +141,14 @@ impl Session {
                 .map_err(|_| EngineError::system(format!("no memory for logits of {} tokens x {vocab}", ids.len())))?;
             self.logits.resize(wanted, 0.0);
         }
-        let batches = ids.len().div_ceil(BATCH_TOKENS_MAX);
-        for (i, batch) in ids.chunks(BATCH_TOKENS_MAX).enumerate() {
+        let batch_max = self.batch_max;
+        let batches = ids.len().div_ceil(batch_max);
+        for (i, batch) in ids.chunks(batch_max).enumerate() {
+            self.remember(batch);
             self.run_layers(batch);
             let n = batch.len();
             match which {
-                Logits::All => self.run_head(0..n, i * BATCH_TOKENS_MAX * vocab),
+                Logits::All => self.run_head(0..n, i * batch_max * vocab),
                 Logits::Last if i + 1 == batches => self.run_head(n - 1..n, 0),
                 _ => {}
             }
@@ -150,11 +167,12 @@ impl Session {
             return Err(EngineError::usage(format!("token {id} is outside the vocabulary of {vocab}"))
                 .hint("were these ids made with another model's tokenizer?"));
         }
-        let (depth, room) = (self.cache.depth(), self.cache.context_tokens());
-        if ids.len() > room - depth {
+        if ids.len() > self.cache.room() {
             return Err(EngineError::usage(format!(
-                "{depth} tokens in the cache and {} more do not fit a context of {room}",
-                ids.len()
+                "{} tokens in the cache and {} more do not fit a context of {}",
+                self.cache.depth(),
+                ids.len(),
+                self.cache.context_tokens()
             ))
             .hint("ask for a larger context, or for fewer tokens"));
         }
@@ -165,7 +183,7 @@ impl Session {
     fn run_layers(&mut self, ids: &[u32]) {
         let Self { model, pool, cache, ropes, scratch, attention, activations, .. } = self;
         let (h, weights, n, first) = (&model.hyperparameters, &model.weights, ids.len(), cache.depth());
-        let positions = cache.positions();
+        cache.grow(n);
         let mut ops = Operators { pool, isa: model.isa, gguf: &model.gguf, activations, n, eps: h.norm_eps };
         let residual = &mut scratch.residual[..n * h.hidden]; // (n, hidden)
         let branch = &mut scratch.branch[..n * h.hidden]; // (n, hidden)
@@ -197,21 +215,12 @@ impl Session {
             ops.shift(value, layer.value_bias.as_deref());
             ops.turn(query, h.key_dim, layer.query_norm.as_deref(), rope, rotation);
             ops.turn(key, h.key_dim, layer.key_norm.as_deref(), rope, rotation);
-            ops.store(key, h.key_dim, &mut cached.keys, positions, first);
-            ops.store(value, h.value_dim, &mut cached.values, positions, first);
+            ops.store(key, &cached.keys, cached.bytes, first);
+            ops.store(value, &cached.values, cached.bytes, first);
             let attend = Attention {
-                isa: model.isa,
-                heads: shape.heads,
-                kv_heads: shape.kv_heads,
-                key_dim: h.key_dim,
-                value_dim: h.value_dim,
-                window: h.window_tokens.filter(|_| shape.local).unwrap_or(usize::MAX),
                 scale: h.attention_scale,
                 cap: h.attention_cap,
-                first,
-                keys: &cached.keys,
-                values: &cached.values,
-                positions,
+                ..Attention::over(&cached, model.isa, (shape.heads, shape.kv_heads), first)
             };
             attend.run(pool, attention, query, mixed);
             ops.project(mixed, &mut [(&layer.output, &mut *branch)]);
@@ -223,7 +232,6 @@ impl Session {
             ops.project(gate, &mut [(&layer.down, &mut *branch)]);
             ops.join(residual, branch, None, layer.ffn_post_norm.as_deref());
         }
-        cache.set_depth(first + n);
     }
 
     /// Final norm and output head for `tokens` of the last batch; logits go to `self.logits[at..]`.
@@ -247,14 +255,32 @@ impl Session {
         self.cache.depth()
     }
 
-    /// Forgets all tokens from `depth` on; does nothing when there are not that many.
-    pub fn truncate(&mut self, depth: usize) {
-        self.cache.set_depth(depth.min(self.cache.depth()));
+    /// Forgets all tokens from `depth` on; does nothing when there are not that many. Returns the depth that is left:
+    /// less than asked for, namely 0, when a cache that keeps a window only can no longer go back that far.
+    pub fn truncate(&mut self, depth: usize) -> usize {
+        let left = self.cache.truncate(depth);
+        self.held.truncate(left);
+        left
+    }
+
+    /// Forgets all but what the cache and `ids` have in common from the first token on, and returns how many tokens that
+    /// is: those that need not be run again. The last of `ids` is never among them, since the logits after it are wanted.
+    pub fn reuse_prefix(&mut self, ids: &[u32]) -> usize {
+        let common = self.held.iter().zip(ids).take_while(|(held, id)| held == id).count();
+        self.truncate(common.min(ids.len().saturating_sub(1)))
+    }
+
+    fn remember(&mut self, ids: &[u32]) {
+        if self.held.len() == self.cache.depth() {
+            let room = self.cache.context_tokens() - self.held.len();
+            self.held.extend(ids.iter().take(room));
+        }
     }
 
     /// Forgets all tokens, and that logits were not finite.
     pub fn clear(&mut self) {
-        self.cache.set_depth(0);
+        self.cache.clear();
+        self.held.clear();
         self.logits_finite = true;
     }
 
@@ -263,14 +289,24 @@ impl Session {
         self.logits_finite
     }
 
-    /// Room in the cache, in tokens.
+    /// The context asked for, in tokens.
     pub fn context_tokens(&self) -> usize {
         self.cache.context_tokens()
     }
 
-    /// Bytes of KV cache, as allocated.
+    /// Tokens that still fit; without an end when the cache keeps a window only.
+    pub fn room_tokens(&self) -> usize {
+        self.cache.room()
+    }
+
+    /// Bytes of KV cache: of the pages taken so far.
     pub fn kv_bytes(&self) -> u64 {
         self.cache.bytes()
+    }
+
+    /// Bytes of KV cache once all its pages are taken.
+    pub fn kv_bytes_max(&self) -> u64 {
+        self.cache.bytes_max()
     }
 
     /// Bytes of scratch buffers, as allocated; they become resident as batches use them.
@@ -299,3 +335,6 @@ impl Session {
         &self.model
     }
 }
+
+#[cfg(test)]
+mod tests;

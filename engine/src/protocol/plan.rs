@@ -1,6 +1,8 @@
 //! The device plan: what `farmhand run` is asked to do.
 
+use crate::error::{EngineError, Result};
 use serde::{Deserialize, Serialize};
+use std::str::FromStr;
 
 /// Which side of a comparison a cell belongs to. A run without a baseline has only candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -83,10 +85,49 @@ pub struct ModelRef {
 /// Element type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
+#[allow(non_camel_case_types)] // the field writes these names with an underscore
 pub enum KvType {
     /// IEEE half precision, two bytes an element.
     #[default]
     F16,
+    /// Blocks of 32 8-bit codes with a half-precision scale, 34 bytes.
+    Q8_0,
+    /// Blocks of 32 4-bit codes with a half-precision scale, 18 bytes.
+    Q4_0,
+}
+
+impl KvType {
+    /// All types.
+    pub const ALL: [Self; 3] = [Self::F16, Self::Q8_0, Self::Q4_0];
+
+    /// As users write it: `f16`, `q8_0` or `q4_0`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Q8_0 => "q8_0",
+            Self::Q4_0 => "q4_0",
+        }
+    }
+
+    /// Bytes of a key or value of `dim` elements; `None` when they are no whole blocks.
+    pub fn row_bytes(self, dim: usize) -> Option<usize> {
+        match self {
+            Self::F16 => dim.checked_mul(2),
+            Self::Q8_0 => dim.is_multiple_of(32).then(|| dim / 32 * 34),
+            Self::Q4_0 => dim.is_multiple_of(32).then(|| dim / 32 * 18),
+        }
+    }
+}
+
+impl FromStr for KvType {
+    type Err = EngineError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|t| t.as_str() == text).ok_or_else(|| {
+            EngineError::usage(format!("cache type `{text}` is not supported"))
+                .hint(format!("known: {}", Self::ALL.map(Self::as_str).join(", ")))
+        })
+    }
 }
 
 /// How the engine is set up for a cell; part of the series key.

@@ -217,7 +217,7 @@ pub struct SelfProof {
     pub affinity_effective: Vec<String>,
     /// Bytes of weights, as stored.
     pub weight_bytes: u64,
-    /// Bytes of KV cache, as allocated.
+    /// Bytes of KV cache once the context is full; it is taken as the depth grows.
     pub kv_bytes: u64,
     /// Bytes of scratch buffers.
     pub scratch_bytes: u64,

@@ -148,10 +148,28 @@ impl Args {
         given.iter().flat_map(|v| v.split(',')).map(|text| parse_number(name, text)).collect()
     }
 
+    /// A word of a set that knows how to read itself, or the default when the flag is absent.
+    pub fn word<T: FromStr<Err = EngineError>>(&self, name: &str, default: T) -> Result<T> {
+        self.get(name).map_or(Ok(default), |text| read_word(name, text))
+    }
+
+    /// Comma-separated words, over all repetitions of the flag; the default when it is absent.
+    pub fn words<T: FromStr<Err = EngineError> + Clone>(&self, name: &str, default: &[T]) -> Result<Vec<T>> {
+        let given = self.all(name);
+        if given.is_empty() {
+            return Ok(default.to_vec());
+        }
+        given.iter().flat_map(|v| v.split(',')).map(|text| read_word(name, text)).collect()
+    }
+
     /// The positional arguments.
     pub fn positional(&self) -> &[String] {
         &self.positional
     }
+}
+
+fn read_word<T: FromStr<Err = EngineError>>(name: &str, text: &str) -> Result<T> {
+    text.trim().parse().map_err(|e: EngineError| e.at(format!("flag `{name}`")))
 }
 
 fn parse_number<T: FromStr>(name: &str, text: &str) -> Result<T> {

@@ -3,6 +3,7 @@
 use super::args::{Args, Flag, Verb};
 use crate::error::{EngineError, Result};
 use crate::generate::{Continue, GenerateOptions, Generation, generate};
+use crate::kv_cache::{CacheOptions, KvPolicy};
 use crate::model::{LoadOptions, Model, Session};
 use crate::protocol::{EngineConfig, KvType};
 use crate::sampler::Sampler;
@@ -30,6 +31,17 @@ pub const VERB: Verb = Verb {
             value: Some("N"),
             help: "worker threads; 0 takes the performance cores (0)",
         },
+        Flag { names: &["-ctk", "--cache-type-k"], value: Some("TYPE"), help: "cached keys: f16, q8_0 or q4_0 (f16)" },
+        Flag {
+            names: &["-ctv", "--cache-type-v"],
+            value: Some("TYPE"),
+            help: "cached values: f16, q8_0 or q4_0 (f16)",
+        },
+        Flag {
+            names: &["--kv-policy"],
+            value: Some("POLICY"),
+            help: "positions kept and seen: full, window:N (the last N) or sink:S+N (also the first S) (full)",
+        },
         Flag { names: &["--temp"], value: Some("X"), help: "temperature; 0 is greedy (0)" },
         Flag { names: &["--top-k"], value: Some("N"), help: "sample among the N likeliest; 0 is all (40)" },
         Flag { names: &["--top-p"], value: Some("X"), help: "sample among the likeliest that sum up to X (0.95)" },
@@ -54,14 +66,20 @@ fn run(args: &Args) -> Result<u8> {
     let options = GenerateOptions { tokens_max: args.number("--n-predict", 128)?, obey_eog: !args.has("--ignore-eos") };
     let mut sampler = sampler(args)?;
     let threads = args.number("--threads", 0)?;
+    let cache = CacheOptions {
+        key_type: args.word("-ctk", KvType::F16)?,
+        value_type: args.word("-ctv", KvType::F16)?,
+        policy: args.word("--kv-policy", KvPolicy::Full)?,
+    };
     let special = args.has("--special");
 
     let model = Arc::new(Model::load(path, &LoadOptions { mmap: !args.has("--no-mmap"), isa: None })?);
     let ids = model.tokenizer().encode(&prompt, true, special);
     let needed = ids.len().saturating_add(options.tokens_max);
-    let context_tokens = args.number("--ctx-size", u32::try_from(needed.max(CONTEXT_TOKENS)).unwrap_or(u32::MAX))?;
-    let config = EngineConfig { threads, context_tokens, kv_type: KvType::F16, mmap: !args.has("--no-mmap") };
-    let mut session = Session::new(Arc::clone(&model), &config)?;
+    let wanted = if cache.policy == KvPolicy::Full { needed.max(CONTEXT_TOKENS) } else { CONTEXT_TOKENS };
+    let context_tokens = args.number("--ctx-size", u32::try_from(wanted).unwrap_or(u32::MAX))?;
+    let config = EngineConfig { threads, context_tokens, kv_type: cache.key_type, mmap: !args.has("--no-mmap") };
+    let mut session = Session::with_cache(Arc::clone(&model), &config, &cache)?;
 
     let mut decoder = StreamDecoder::new(model.tokenizer());
     let mut stdout = std::io::stdout().lock();

@@ -1,109 +1,123 @@
-//! The products of attention: queries with cached keys, weights with cached values, both half precision in memory.
+//! The products of attention: queries with cached keys, weights with cached values, as they are stored.
 //!
 //! Two forms. For one token at a time, [`score_keys`] and [`gather_values`] read each cached row once for all query heads
-//! of a group. For many tokens, a tile of the cache is widened once ([`widen`], [`widen_transposed`]) and then used as
-//! one operand of [`multiply_accumulate`].
+//! of a group; quantised keys meet a query that was rounded to 8 bits, so that their products are whole numbers. For many
+//! tokens, a tile of the cache is widened once ([`widen`], [`widen_transposed`]) and then used as one operand of
+//! [`multiply_accumulate`]. What rows hold is what [`dequantise_row`] says.
+
+mod rows;
+
+pub use rows::{CachedRows, Queries, QueryBuffer, narrow};
 
 use super::Isa;
-use half::f16;
+use crate::protocol::KvType;
+use crate::quant::dequantise_row;
+use rows::BLOCK;
 
 /// Cached positions in one widened tile.
 pub const TILE_KEYS: usize = 64;
 
-/// `scores[g * stride + p] = queries[g] · keys[p]` for queries (g, dim) and keys (p, dim).
-pub fn score_keys(isa: Isa, queries: &[f32], keys: &[f16], dim: usize, scores: &mut [f32], stride: usize) {
-    let (heads, positions) = (queries.len() / dim, keys.len() / dim);
-    assert!(positions <= stride && heads * stride <= scores.len());
+/// `scores[g * stride + p] = queries[g] · keys[p]`. Meanwhile the bytes of `ahead` are fetched into the cache, where the
+/// processor can be asked to.
+pub fn score_keys(
+    isa: Isa,
+    queries: Queries<'_>,
+    keys: CachedRows<'_>,
+    ahead: &[u8],
+    scores: &mut [f32],
+    stride: usize,
+) {
+    let (heads, positions) = (queries.heads(), keys.len());
+    assert!(queries.dim == keys.dim && positions <= stride && heads * stride <= scores.len());
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 && dim.is_multiple_of(8) {
-        let step = heads_at_once(heads);
-        for first in (0..heads).step_by(step) {
-            let group = &queries[first * dim..heads.min(first + step) * dim];
-            let out = &mut scores[first * stride..];
-            // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected.
-            unsafe {
-                match group.len() / dim {
-                    1 => avx2::score::<1>(group, keys, dim, out, stride),
-                    2 => avx2::score::<2>(group, keys, dim, out, stride),
-                    _ => avx2::score::<3>(group, keys, dim, out, stride),
-                }
-            }
-        }
-        return;
+    if isa == Isa::Avx2 && keys.dim.is_multiple_of(8) {
+        // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected; sizes were just asserted.
+        return unsafe { avx2::score_keys(queries, keys, ahead, scores, stride) };
     }
-    let _ = isa;
-    for (g, query) in queries.chunks_exact(dim).enumerate() {
-        for (p, key) in keys.chunks_exact(dim).enumerate() {
-            scores[g * stride + p] = query.iter().zip(key).map(|(&q, k)| q * k.to_f32()).sum();
+    let _ = (isa, ahead);
+    for g in 0..heads {
+        for p in 0..positions {
+            scores[g * stride + p] = match keys.kv_type {
+                KvType::F16 => dot_stored(queries.floats(g), keys, p),
+                KvType::Q8_0 | KvType::Q4_0 => queries.dot_coded(g, keys, p),
+            };
         }
     }
 }
 
-/// Up to 3 heads at a time, evenly: 4 are 2 and 2.
-#[cfg(target_arch = "x86_64")]
-fn heads_at_once(heads: usize) -> usize {
-    heads.div_ceil(heads.div_ceil(3).max(1)).max(1)
+/// `query · keys[p]`, the key as it is stored.
+fn dot_stored(query: &[f32], keys: CachedRows<'_>, p: usize) -> f32 {
+    let mut sum = 0.0;
+    for (query, bytes) in query.chunks(BLOCK).zip(keys.blocks(p)) {
+        let mut key = [0f32; BLOCK];
+        let key = &mut key[..query.len()];
+        dequantise_row(keys.tensor_type(), bytes, key);
+        sum += query.iter().zip(key).map(|(q, k)| q * *k).sum::<f32>();
+    }
+    sum
 }
 
-/// `out[g] += sum over p of weights[g * stride + p] * values[p]` for values (p, dim) and out (g, dim).
-pub fn gather_values(isa: Isa, weights: &[f32], stride: usize, values: &[f16], dim: usize, out: &mut [f32]) {
-    let (heads, positions) = (out.len() / dim, values.len() / dim);
+/// `out[g] += sum over p of weights[g * stride + p] * values[p]` for out (g, dim). Meanwhile the bytes of `ahead` are
+/// fetched into the cache, where the processor can be asked to.
+pub fn gather_values(isa: Isa, weights: &[f32], stride: usize, values: CachedRows<'_>, ahead: &[u8], out: &mut [f32]) {
+    let dim = values.dim;
+    let (heads, positions) = (out.len() / dim, values.len());
     assert!(positions <= stride && (heads == 0 || (heads - 1) * stride + positions <= weights.len()));
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::Avx2 && dim.is_multiple_of(8) {
-        let step = heads_at_once(heads);
-        for first in (0..heads).step_by(step) {
-            let group = &mut out[first * dim..heads.min(first + step) * dim];
-            let weights = &weights[first * stride..];
-            // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected.
-            unsafe {
-                match group.len() / dim {
-                    1 => avx2::gather::<1>(weights, stride, values, dim, group),
-                    2 => avx2::gather::<2>(weights, stride, values, dim, group),
-                    _ => avx2::gather::<3>(weights, stride, values, dim, group),
-                }
-            }
-        }
-        return;
+        // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected; sizes were just asserted.
+        return unsafe { avx2::gather_values(weights, stride, values, ahead, out) };
     }
-    let _ = isa;
-    for (g, row) in out.chunks_exact_mut(dim).enumerate() {
-        for (p, value) in values.chunks_exact(dim).enumerate() {
-            let weight = weights[g * stride + p];
-            for (o, v) in row.iter_mut().zip(value) {
-                *o += weight * v.to_f32();
+    let _ = (isa, ahead);
+    for p in 0..positions {
+        for (block, bytes) in values.blocks(p).enumerate() {
+            let at = block * BLOCK..dim.min((block + 1) * BLOCK);
+            let mut value = [0f32; BLOCK];
+            let value = &mut value[..at.len()];
+            dequantise_row(values.tensor_type(), bytes, value);
+            for g in 0..heads {
+                let weight = weights[g * stride + p];
+                for (o, v) in out[g * dim..][at.clone()].iter_mut().zip(&*value) {
+                    *o += weight * v;
+                }
             }
         }
     }
 }
 
-/// Widens to single precision, exactly; both of one length.
-pub fn widen(isa: Isa, x: &[f16], out: &mut [f32]) {
-    assert_eq!(x.len(), out.len());
+/// Widens rows (p, dim) to single precision, exactly; `out` is as many.
+pub fn widen(isa: Isa, rows: CachedRows<'_>, out: &mut [f32]) {
+    assert_eq!(rows.len() * rows.dim, out.len());
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 {
-        // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected.
-        return unsafe { avx2::widen(x, out) };
+    if isa == Isa::Avx2 && rows.dim.is_multiple_of(8) {
+        // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected; the length was just asserted.
+        return unsafe { avx2::widen(rows, out) };
     }
     let _ = isa;
-    for (o, v) in out.iter_mut().zip(x) {
-        *o = v.to_f32();
+    for (p, out) in out.chunks_exact_mut(rows.dim).enumerate() {
+        dequantise_row(rows.tensor_type(), rows.row(p), out);
     }
 }
 
 /// Widens keys (p, dim), p <= [`TILE_KEYS`], into `out` (dim, [`TILE_KEYS`]); columns from p on are left as they are.
-pub fn widen_transposed(isa: Isa, keys: &[f16], dim: usize, out: &mut [f32]) {
-    let positions = keys.len() / dim;
+pub fn widen_transposed(isa: Isa, keys: CachedRows<'_>, out: &mut [f32]) {
+    let (positions, dim) = (keys.len(), keys.dim);
     assert!(positions <= TILE_KEYS && out.len() >= dim * TILE_KEYS);
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::Avx2 && dim.is_multiple_of(8) && positions.is_multiple_of(8) {
-        // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected.
-        return unsafe { avx2::widen_transposed(keys, dim, out) };
+        // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected; sizes were just asserted.
+        return unsafe { avx2::widen_transposed(keys, out) };
     }
     let _ = isa;
-    for (p, key) in keys.chunks_exact(dim).enumerate() {
-        for (d, v) in key.iter().enumerate() {
-            out[d * TILE_KEYS + p] = v.to_f32();
+    for p in 0..positions {
+        for (block, bytes) in keys.blocks(p).enumerate() {
+            let at = block * BLOCK..dim.min((block + 1) * BLOCK);
+            let mut key = [0f32; BLOCK];
+            let key = &mut key[..at.len()];
+            dequantise_row(keys.tensor_type(), bytes, key);
+            for (d, v) in at.zip(&*key) {
+                out[d * TILE_KEYS + p] = *v;
+            }
         }
     }
 }
@@ -152,9 +166,6 @@ pub fn multiply_accumulate(
         }
     }
 }
-
-#[cfg(target_arch = "x86_64")]
-pub(super) use avx2::narrow as narrow_avx2;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

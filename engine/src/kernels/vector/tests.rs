@@ -1,5 +1,9 @@
 use super::attention::*;
 use super::*;
+use crate::gguf::TensorType;
+use crate::protocol::KvType;
+use crate::quant::dequantise_row;
+use half::f16;
 use proptest::prelude::*;
 
 /// The instruction sets to hold against the specification; detection alone would skip the comparison silently.
@@ -34,8 +38,22 @@ fn noise(len: usize, seed: u32) -> Vec<f32> {
         .collect()
 }
 
-fn halves(len: usize, seed: u32) -> Vec<f16> {
-    noise(len, seed).into_iter().map(f16::from_f32).collect()
+/// Rows of noise, stored.
+fn stored(isa: Isa, kv_type: KvType, positions: usize, dim: usize, seed: u32) -> Vec<u8> {
+    let row_bytes = kv_type.row_bytes(dim).unwrap();
+    let mut data = vec![0; positions * row_bytes];
+    for (row, x) in data.chunks_exact_mut(row_bytes).zip(noise(positions * dim, seed).chunks_exact(dim)) {
+        narrow(isa, kv_type, x, row);
+    }
+    data
+}
+
+/// A type, and a dimension that it can have.
+fn type_and_dim() -> impl Strategy<Value = (KvType, usize)> {
+    prop_oneof![
+        prop::sample::select(vec![8usize, 16, 24, 40, 64, 80, 128]).prop_map(|dim| (KvType::F16, dim)),
+        (prop::sample::select(vec![KvType::Q8_0, KvType::Q4_0]), prop::sample::select(vec![32usize, 64, 96, 128, 256])),
+    ]
 }
 
 #[test]
@@ -131,28 +149,49 @@ proptest! {
             let sums = [exp_and_sum(isa, &mut a, 1.0), exp_and_sum(Isa::Scalar, &mut b, 1.0)];
             close(&a, &b, 1e-6);
             close(&sums[..1], &sums[1..], 1e-5);
-            let (mut a, mut b) = (vec![f16::ZERO; len], vec![f16::ZERO; len]);
-            narrow(isa, &x, &mut a);
-            narrow(Isa::Scalar, &x, &mut b);
-            prop_assert_eq!(a, b);
+        }
+    }
+
+    #[test]
+    fn storing_agrees_with_the_specification(
+        (kv_type, dim) in type_and_dim(), positions in 1usize..5, seed: u32,
+    ) {
+        let spec = stored(Isa::Scalar, kv_type, positions, dim, seed);
+        for isa in others() {
+            prop_assert_eq!(&stored(isa, kv_type, positions, dim, seed), &spec);
+        }
+        // half a step of the block's largest element, and what rounding the scale adds
+        let steps = match kv_type { KvType::F16 => 2048.0, KvType::Q8_0 => 225.0, KvType::Q4_0 => 7.9 };
+        let rows = CachedRows { kv_type, dim, data: &spec };
+        let mut back = vec![0.0; positions * dim];
+        widen(Isa::Scalar, rows, &mut back);
+        let x = noise(positions * dim, seed);
+        for (x, back) in x.chunks(32).zip(back.chunks(32)) {
+            let largest = x.iter().fold(0f32, |m, v| m.max(v.abs()));
+            for (x, back) in x.iter().zip(back) {
+                prop_assert!((x - back).abs() <= largest / steps, "{} became {} of {}", x, back, largest);
+            }
         }
     }
 
     #[test]
     fn one_token_attention_agrees_with_the_specification(
-        heads in 1usize..9, positions in 0usize..70, dim in prop::sample::select(vec![8usize, 16, 24, 40, 64, 80, 128]),
-        spare in 0usize..5, seed: u32,
+        heads in 1usize..9, positions in 0usize..70, (kv_type, dim) in type_and_dim(), spare in 0usize..5, seed: u32,
     ) {
         let stride = positions + spare;
-        let (q, cache) = (noise(heads * dim, seed), halves(positions * dim, seed ^ 1));
+        let (q, data) = (noise(heads * dim, seed), stored(Isa::Scalar, kv_type, positions, dim, seed ^ 1));
+        let cache = CachedRows { kv_type, dim, data: &data };
+        let mut buffer = QueryBuffer::new(heads, dim);
         for isa in others() {
             let (mut ours, mut spec) = (vec![0.0; heads * stride], vec![0.0; heads * stride]);
-            score_keys(isa, &q, &cache, dim, &mut ours, stride);
-            score_keys(Isa::Scalar, &q, &cache, dim, &mut spec, stride);
+            for (isa, scores) in [(isa, &mut ours), (Isa::Scalar, &mut spec)] {
+                buffer.fill(isa, &q, 0.5, kv_type);
+                score_keys(isa, buffer.heads(0, heads), cache, &data, scores, stride);
+            }
             close(&ours, &spec, 1e-5);
             let (mut a, mut b) = (q.clone(), q.clone());
-            gather_values(isa, &spec, stride, &cache, dim, &mut a);
-            gather_values(Isa::Scalar, &spec, stride, &cache, dim, &mut b);
+            gather_values(isa, &spec, stride, cache, &data, &mut a);
+            gather_values(Isa::Scalar, &spec, stride, cache, &[], &mut b);
             close(&a, &b, 1e-5);
         }
     }
@@ -160,10 +199,11 @@ proptest! {
     #[test]
     fn tiles_and_products_agree_with_the_specification(
         m in 1usize..20, k in 1usize..70, n in 1usize..70, positions in 0usize..=TILE_KEYS,
-        dim in prop::sample::select(vec![5usize, 8, 24, 64]), seed: u32,
+        (kv_type, dim) in prop_oneof![Just((KvType::F16, 5usize)), type_and_dim()], seed: u32,
     ) {
         let (a, b, c) = (noise(m * (k + 1), seed), noise(k * (n + 3), seed ^ 1), noise(m * (n + 2), seed ^ 2));
-        let keys = halves(positions * dim, seed ^ 3);
+        let data = stored(Isa::Scalar, kv_type, positions, dim, seed ^ 3);
+        let keys = CachedRows { kv_type, dim, data: &data };
         for isa in others() {
             let (mut ours, mut spec) = (c.clone(), c.clone());
             for (isa, out) in [(isa, &mut ours), (Isa::Scalar, &mut spec)] {
@@ -172,13 +212,60 @@ proptest! {
             }
             close(&ours, &spec, 1e-5);
             let (mut ours, mut spec) = (vec![7.0; dim * TILE_KEYS], vec![7.0; dim * TILE_KEYS]);
-            widen_transposed(isa, &keys, dim, &mut ours);
-            widen_transposed(Isa::Scalar, &keys, dim, &mut spec);
+            widen_transposed(isa, keys, &mut ours);
+            widen_transposed(Isa::Scalar, keys, &mut spec);
             prop_assert_eq!(ours, spec);
-            let (mut ours, mut spec) = (vec![0.0; keys.len()], vec![0.0; keys.len()]);
-            widen(isa, &keys, &mut ours);
-            widen(Isa::Scalar, &keys, &mut spec);
+            let (mut ours, mut spec) = (vec![0.0; positions * dim], vec![0.0; positions * dim]);
+            widen(isa, keys, &mut ours);
+            widen(Isa::Scalar, keys, &mut spec);
             prop_assert_eq!(ours, spec);
         }
+    }
+}
+
+#[test]
+fn scores_of_coded_keys_are_those_of_what_the_codes_say() {
+    let (dim, positions) = (64, 9);
+    for kv_type in [KvType::Q8_0, KvType::Q4_0] {
+        let data = stored(Isa::Scalar, kv_type, positions, dim, 5);
+        let query: Vec<f32> = noise(dim, 6);
+        let mut buffer = QueryBuffer::new(1, dim);
+        buffer.fill(Isa::Scalar, &query, 1.0, kv_type);
+        let mut scores = vec![0.0; positions];
+        let keys = CachedRows { kv_type, dim, data: &data };
+        score_keys(Isa::Scalar, buffer.heads(0, 1), keys, &[], &mut scores, positions);
+        for (score, row) in scores.iter().zip(data.chunks_exact(kv_type.row_bytes(dim).unwrap())) {
+            let mut key = vec![0.0; dim];
+            dequantise_row(if kv_type == KvType::Q8_0 { TensorType::Q8_0 } else { TensorType::Q4_0 }, row, &mut key);
+            let real: f32 = query.iter().zip(&key).map(|(q, k)| q * k).sum();
+            // the query's rounding: half of 1/127 of its largest element for each product
+            assert!((score - real).abs() < 64.0 * 0.5 / 127.0 * 0.5, "{score} against {real}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_shows_in_what_is_stored() {
+    for isa in others().into_iter().chain([Isa::Scalar]) {
+        for (kv_type, bad) in KvType::ALL.into_iter().flat_map(|t| [(t, f32::NAN), (t, f32::INFINITY)]) {
+            let mut x = noise(64, 4);
+            x[33] = bad;
+            let mut row = vec![0; kv_type.row_bytes(64).unwrap()];
+            narrow(isa, kv_type, &x, &mut row);
+            let mut back = vec![0.0; 64];
+            widen(isa, CachedRows { kv_type, dim: 64, data: &row }, &mut back);
+            assert!(back[..32].iter().all(|v| v.is_finite()) && !back[33].is_finite(), "{isa:?} {kv_type:?}");
+        }
+    }
+}
+
+#[test]
+fn halves_are_rounded_to_nearest_even() {
+    for isa in others().into_iter().chain([Isa::Scalar]) {
+        let x: Vec<f32> = (0..19).map(|i| 1.0 + i as f32 / 2048.0).collect();
+        let mut row = vec![0; 38];
+        narrow(isa, KvType::F16, &x, &mut row);
+        let stored: Vec<f16> = row.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]])).collect();
+        assert_eq!(stored, x.iter().map(|v| f16::from_f32(*v)).collect::<Vec<_>>());
     }
 }

@@ -2,6 +2,7 @@
 
 use super::args::{Args, Flag, Verb};
 use crate::error::{EngineError, Result};
+use crate::kv_cache::CacheOptions;
 use crate::model::{BATCH_TOKENS_MAX, LoadOptions, Logits, Model, Session};
 use crate::protocol::{EngineConfig, KvType};
 use crate::sampler::SplitMix64;
@@ -29,8 +30,16 @@ pub const VERB: Verb = Verb {
             help: "worker threads; 0 takes the performance cores (0)",
         },
         Flag { names: &["-r", "--repetitions"], value: Some("N"), help: "repetitions of each test (5)" },
-        Flag { names: &["-ctk", "--cache-type-k"], value: Some("TYPE"), help: "type of cached keys: f16 (f16)" },
-        Flag { names: &["-ctv", "--cache-type-v"], value: Some("TYPE"), help: "type of cached values: f16 (f16)" },
+        Flag {
+            names: &["-ctk", "--cache-type-k"],
+            value: Some("TYPE,..."),
+            help: "cached keys: f16, q8_0, q4_0 (f16)",
+        },
+        Flag {
+            names: &["-ctv", "--cache-type-v"],
+            value: Some("TYPE,..."),
+            help: "cached values: f16, q8_0, q4_0 (f16)",
+        },
         Flag { names: &["-mmp", "--mmap"], value: Some("0|1"), help: "map the model instead of reading it (1)" },
         Flag { names: &["-o", "--output"], value: Some("FORMAT"), help: "md, csv, json or jsonl (md)" },
         Flag {
@@ -49,11 +58,24 @@ struct Request {
     decodes: Vec<u32>,
     depths: Vec<u32>,
     threads: Vec<u32>,
+    key_types: Vec<KvType>,
+    value_types: Vec<KvType>,
     repetitions: u32,
     mmap: bool,
     warm_up: bool,
     paced: bool,
     format: Format,
+}
+
+/// One test: `prompt` tokens at once or `decode` tokens one by one, after `depth` tokens in the cache.
+#[derive(Clone, Copy)]
+struct Test {
+    threads: u32,
+    key_type: KvType,
+    value_type: KvType,
+    depth: u32,
+    prompt: u32,
+    decode: u32,
 }
 
 fn run(args: &Args) -> Result<u8> {
@@ -63,15 +85,8 @@ fn run(args: &Args) -> Result<u8> {
     for path in args.all("--model") {
         let options = LoadOptions { mmap: request.mmap, isa: None };
         let model = Arc::new(Model::load(Path::new(path), &options)?);
-        for &threads in &request.threads {
-            for &depth in &request.depths {
-                let prompts = request.prompts.iter().map(|&n| (n, 0));
-                for (prompt, decode) in prompts.chain(request.decodes.iter().map(|&n| (0, n))) {
-                    if prompt > 0 || decode > 0 {
-                        printer.print(&measure(&model, path, &request, threads, depth, prompt, decode)?);
-                    }
-                }
-            }
+        for test in request.tests() {
+            printer.print(&measure(&model, path, &request, test)?);
         }
     }
     printer.finish();
@@ -83,12 +98,6 @@ fn run(args: &Args) -> Result<u8> {
 
 impl Request {
     fn from_args(args: &Args) -> Result<Self> {
-        for flag in ["-ctk", "-ctv"] {
-            if let Some(other) = args.get(flag).filter(|&t| t != "f16") {
-                return Err(EngineError::usage(format!("flag `{flag}`: cache type `{other}` is not supported"))
-                    .hint("known: f16"));
-            }
-        }
         let mmap = match args.get("-mmp").unwrap_or("1") {
             "1" => true,
             "0" => false,
@@ -113,6 +122,8 @@ impl Request {
             decodes: args.numbers("-n", &[128])?,
             depths: args.numbers("-d", &[0])?,
             threads: args.numbers("-t", &[0])?,
+            key_types: args.words("-ctk", &[KvType::F16])?,
+            value_types: args.words("-ctv", &[KvType::F16])?,
             repetitions,
             mmap,
             warm_up: !args.has("--no-warmup"),
@@ -120,23 +131,33 @@ impl Request {
             format,
         })
     }
+
+    /// Every combination of what was asked for, prompts before decodes.
+    fn tests(&self) -> Vec<Test> {
+        let mut tests = Vec::new();
+        for &threads in &self.threads {
+            for (&key_type, &value_type) in
+                self.key_types.iter().flat_map(|k| self.value_types.iter().map(move |v| (k, v)))
+            {
+                for &depth in &self.depths {
+                    let one = |prompt, decode| Test { threads, key_type, value_type, depth, prompt, decode };
+                    tests.extend(self.prompts.iter().filter(|n| **n > 0).map(|&n| one(n, 0)));
+                    tests.extend(self.decodes.iter().filter(|n| **n > 0).map(|&n| one(0, n)));
+                }
+            }
+        }
+        tests
+    }
 }
 
-/// One test: `prompt` tokens at once or `decode` tokens one by one, after `depth` tokens in the cache.
-fn measure(
-    model: &Arc<Model>,
-    path: &str,
-    request: &Request,
-    threads: u32,
-    depth: u32,
-    prompt: u32,
-    decode: u32,
-) -> Result<Row> {
+fn measure(model: &Arc<Model>, path: &str, request: &Request, test: Test) -> Result<Row> {
+    let Test { threads, key_type, value_type, depth, prompt, decode } = test;
     let context_tokens = depth
         .checked_add(prompt.max(decode))
         .ok_or_else(|| EngineError::usage(format!("{depth} tokens and {} more are too many", prompt.max(decode))))?;
-    let config = EngineConfig { threads, context_tokens, kv_type: KvType::F16, mmap: request.mmap };
-    let mut session = Session::new(Arc::clone(model), &config)?;
+    let config = EngineConfig { threads, context_tokens, kv_type: key_type, mmap: request.mmap };
+    let cache = CacheOptions { key_type, value_type, ..CacheOptions::default() };
+    let mut session = Session::with_cache(Arc::clone(model), &config, &cache)?;
     let mut ids = Ids { random: SplitMix64::new(1), vocab: model.vocab() as u64 };
     let test_time = utc_now();
 
@@ -144,11 +165,16 @@ fn measure(
         session.forward(&ids.take(prompt.clamp(1, BATCH_TOKENS_MAX as u32)), Logits::Last)?;
     }
     session.clear();
+    let before = ids.take(depth);
     if depth > 0 {
-        session.forward(&ids.take(depth), Logits::None)?;
+        session.forward(&before, Logits::None)?;
     }
     let mut once = || {
-        session.truncate(depth as usize);
+        // a window may not reach back
+        if session.truncate(before.len()) < before.len() {
+            session.clear();
+            session.forward(&before, Logits::None)?;
+        }
         time_once(&mut session, &ids.take(prompt.max(decode)), prompt > 0)
     };
     let samples_ns = if request.paced {
@@ -176,8 +202,8 @@ fn measure(
         n_batch: BATCH_TOKENS_MAX,
         n_ubatch: BATCH_TOKENS_MAX,
         n_threads: session.threads_effective(),
-        type_k: "f16",
-        type_v: "f16",
+        type_k: key_type.as_str(),
+        type_v: value_type.as_str(),
         use_mmap: request.mmap,
         n_prompt: prompt,
         n_gen: decode,

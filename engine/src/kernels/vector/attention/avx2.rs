@@ -1,18 +1,44 @@
 //! AVX2 forms of the attention products. Every function requires avx2, fma and f16c.
 
-use super::{Rows, TILE_KEYS};
-use half::f16;
-use std::arch::x86_64::*;
+mod stored;
 
-/// Eight halves from `p`, widened.
-///
-/// # Safety
-/// 16 bytes from `p` must be readable.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn load_halves(p: *const f16) -> __m256 {
-    // SAFETY: by the caller's promise; f16 is a transparent u16, and the load needs no alignment.
-    unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+use super::{BLOCK, CachedRows, Queries, Rows, TILE_KEYS};
+use crate::protocol::KvType;
+use std::arch::x86_64::*;
+use stored::{Coded, F16, Q4_0, Q8_0, Stored};
+
+/// Most heads that share one pass over the rows: with more, their sums would not fit the registers.
+const HEADS: usize = 3;
+
+/// Up to [`HEADS`] at a time, evenly: 4 are 2 and 2.
+fn heads_at_once(heads: usize) -> usize {
+    heads.div_ceil(heads.div_ceil(HEADS).max(1)).max(1)
+}
+
+/// Bytes to fetch into the cache while something else is worked on, a line at a time.
+struct Ahead<'a>(std::slice::Chunks<'a, u8>);
+
+impl<'a> Ahead<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes.chunks(64))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn fetch_line(&mut self) {
+        if let Some(line) = self.0.next() {
+            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+        }
+    }
+
+    /// What is left after the last row.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn fetch_rest(&mut self) {
+        while self.0.len() > 0 {
+            self.fetch_line();
+        }
+    }
 }
 
 /// The sums of four vectors.
@@ -23,52 +49,221 @@ fn sums_of(v: [__m256; 4]) -> __m128 {
     _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps::<1>(pairs))
 }
 
-/// Scores of G query heads, at most 3, against all keys; dim a multiple of 8.
+/// The sums of four vectors of whole numbers.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn score<const G: usize>(queries: &[f32], keys: &[f16], dim: usize, scores: &mut [f32], stride: usize) {
-    let positions = keys.len() / dim;
-    assert!(dim.is_multiple_of(8) && queries.len() >= G * dim && positions <= stride);
-    assert!(scores.len() >= (G - 1) * stride + positions);
+fn whole_sums_of(v: [__m256i; 4]) -> __m128i {
+    let pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+    _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs))
+}
+
+/// As [`super::score_keys`].
+///
+/// # Safety
+/// The dimension is a multiple of 8, and the scores have `stride` elements, no less than there are keys, for each head.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub unsafe fn score_keys(queries: Queries<'_>, keys: CachedRows<'_>, ahead: &[u8], scores: &mut [f32], stride: usize) {
+    let mut ahead = Ahead::new(ahead);
+    let step = heads_at_once(queries.heads());
+    for first in (0..queries.heads()).step_by(step) {
+        let (out, count) = (&mut scores[first * stride..], step.min(queries.heads() - first));
+        // SAFETY: heads first..first + count exist, and the scores have room for them, by the caller's promise.
+        unsafe {
+            match keys.kv_type {
+                KvType::F16 => match count {
+                    1 => score_halves::<1>(queries, first, keys, &mut ahead, out, stride),
+                    2 => score_halves::<2>(queries, first, keys, &mut ahead, out, stride),
+                    _ => score_halves::<3>(queries, first, keys, &mut ahead, out, stride),
+                },
+                KvType::Q8_0 => score_coded_heads::<Q8_0>(queries, first, count, keys, &mut ahead, out, stride),
+                KvType::Q4_0 => score_coded_heads::<Q4_0>(queries, first, count, keys, &mut ahead, out, stride),
+            }
+        }
+    }
+    ahead.fetch_rest();
+}
+
+/// Puts up to four scores of each of G heads in their places.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn put_scores<const G: usize>(sums: [__m128; G], p: usize, positions: usize, scores: &mut [f32], stride: usize) {
+    for (g, sums) in sums.into_iter().enumerate() {
+        let to = &mut scores[g * stride + p..g * stride + positions.min(p + 4)];
+        let mut four = [0f32; 4];
+        // SAFETY: four floats fit.
+        unsafe { _mm_storeu_ps(four.as_mut_ptr(), sums) };
+        if to.len() == 4 { to.copy_from_slice(&four) } else { to.copy_from_slice(&four[..to.len()]) }
+    }
+}
+
+/// Scores of G heads, at most 3, against keys in half precision.
+///
+/// # Safety
+/// As [`score_keys`]; heads `first..first + G` exist.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn score_halves<const G: usize>(
+    queries: Queries<'_>,
+    first: usize,
+    keys: CachedRows<'_>,
+    ahead: &mut Ahead<'_>,
+    scores: &mut [f32],
+    stride: usize,
+) {
+    let (positions, dim) = (keys.len(), keys.dim);
+    let query: [*const f32; G] = std::array::from_fn(|g| queries.floats(first + g).as_ptr());
     for p in (0..positions).step_by(4) {
         // past the end, the last key stands in: its scores are not stored
-        let rows = [0, 1, 2, 3].map(|i| keys[(p + i).min(positions - 1) * dim..].as_ptr());
+        let rows = [0, 1, 2, 3].map(|i| keys.row((p + i).min(positions - 1)).as_ptr());
         // 4 keys x 3 heads: 12 sums, 3 pieces of query and 1 of key fill the 16 registers
         let mut sums = [[_mm256_setzero_ps(); 4]; G];
         for d in (0..dim).step_by(8) {
-            // SAFETY: d + 8 <= dim; every row has dim elements, and queries have G * dim.
+            // 4 keys x 8 halves: as many bytes as a line
+            ahead.fetch_line();
+            // SAFETY: d + 8 <= dim, which every row and every query has.
             unsafe {
-                let query: [__m256; G] = std::array::from_fn(|g| _mm256_loadu_ps(queries.as_ptr().add(g * dim + d)));
+                let query: [__m256; G] = std::array::from_fn(|g| _mm256_loadu_ps(query[g].add(d)));
                 for i in 0..4 {
-                    let key = load_halves(rows[i].add(d));
+                    let key = F16::eight(rows[i].add(2 * d), 0);
                     for g in 0..G {
                         sums[g][i] = _mm256_fmadd_ps(key, query[g], sums[g][i]);
                     }
                 }
             }
         }
-        for (g, sums) in sums.into_iter().enumerate() {
-            let mut four = [0f32; 4];
-            // SAFETY: four floats fit.
-            unsafe { _mm_storeu_ps(four.as_mut_ptr(), sums_of(sums)) };
-            let count = (positions - p).min(4);
-            scores[g * stride + p..g * stride + p + count].copy_from_slice(&four[..count]);
+        put_scores(sums.map(|s| sums_of(s)), p, positions, scores, stride);
+    }
+}
+
+/// As [`score_coded`] for `count` heads.
+///
+/// # Safety
+/// As [`score_keys`]; heads `first..first + count` exist, at most 3.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn score_coded_heads<S: Coded>(
+    queries: Queries<'_>,
+    first: usize,
+    count: usize,
+    keys: CachedRows<'_>,
+    ahead: &mut Ahead<'_>,
+    scores: &mut [f32],
+    stride: usize,
+) {
+    // SAFETY: the same contract.
+    unsafe {
+        match count {
+            1 => score_coded::<S, 1>(queries, first, keys, ahead, scores, stride),
+            2 => score_coded::<S, 2>(queries, first, keys, ahead, scores, stride),
+            _ => score_coded::<S, 3>(queries, first, keys, ahead, scores, stride),
         }
     }
 }
 
-/// Adds the weighted sums of all values to the outputs of G query heads, at most 3; dim a multiple of 8.
+/// Scores of G heads against keys in codes: whole numbers within a block, four keys at a time, so that a block's scales
+/// meet the sums of four keys at once.
+///
+/// # Safety
+/// As [`score_keys`]; heads `first..first + G` exist, and keys are whole blocks of S.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn gather<const G: usize>(weights: &[f32], stride: usize, values: &[f16], dim: usize, out: &mut [f32]) {
-    let positions = values.len() / dim;
-    assert!(dim.is_multiple_of(8) && out.len() >= G * dim && weights.len() >= (G - 1) * stride + positions);
-    let mut d = 0;
-    while d < dim {
-        // SAFETY: d plus the columns taken stays within dim, and all rows were checked above.
+unsafe fn score_coded<S: Coded, const G: usize>(
+    queries: Queries<'_>,
+    first: usize,
+    keys: CachedRows<'_>,
+    ahead: &mut Ahead<'_>,
+    scores: &mut [f32],
+    stride: usize,
+) {
+    let (positions, blocks) = (keys.len(), keys.dim / BLOCK);
+    let codes: [*const i8; G] = std::array::from_fn(|g| queries.codes(first + g).as_ptr());
+    let scales: [&[f32]; G] = std::array::from_fn(|g| queries.scales(first + g));
+    let offsets: [&[i32]; G] = std::array::from_fn(|g| queries.sums(first + g));
+    for p in (0..positions).step_by(4) {
+        let rows = [0, 1, 2, 3].map(|i| keys.row((p + i).min(positions - 1)).as_ptr());
+        let mut sums = [_mm_setzero_ps(); G];
+        for b in 0..blocks {
+            ahead.fetch_line();
+            ahead.fetch_line();
+            // SAFETY: block b is within every row, and the queries have as many blocks.
+            unsafe {
+                let block = rows.map(|row| row.add(b * S::BYTES));
+                let key_scales = stored::four_scales(block);
+                let key = block.map(|block| S::codes(block));
+                for g in 0..G {
+                    let query = _mm256_loadu_si256(codes[g].add(b * BLOCK).cast());
+                    let whole = whole_sums_of(key.map(|key| S::products(key, query)));
+                    let whole = _mm_sub_epi32(whole, _mm_set1_epi32(S::STEPS * offsets[g].get_unchecked(b)));
+                    let scale = _mm_mul_ps(key_scales, _mm_set1_ps(*scales[g].get_unchecked(b)));
+                    sums[g] = _mm_fmadd_ps(_mm_cvtepi32_ps(whole), scale, sums[g]);
+                }
+            }
+        }
+        put_scores(sums, p, positions, scores, stride);
+    }
+}
+
+/// As [`super::gather_values`].
+///
+/// # Safety
+/// The dimension is a multiple of 8, and there are `stride` weights, no less than there are values, for each head (for
+/// the last as many as there are values).
+#[target_feature(enable = "avx2,fma,f16c")]
+pub unsafe fn gather_values(weights: &[f32], stride: usize, values: CachedRows<'_>, ahead: &[u8], out: &mut [f32]) {
+    // SAFETY: the same contract; rows are whole blocks of their type.
+    unsafe {
+        match values.kv_type {
+            KvType::F16 => gather_stored::<F16>(weights, stride, values, ahead, out),
+            KvType::Q8_0 => gather_stored::<Q8_0>(weights, stride, values, ahead, out),
+            KvType::Q4_0 => gather_stored::<Q4_0>(weights, stride, values, ahead, out),
+        }
+    }
+}
+
+/// # Safety
+/// As [`gather_values`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn gather_stored<S: Stored>(
+    weights: &[f32],
+    stride: usize,
+    values: CachedRows<'_>,
+    ahead: &[u8],
+    out: &mut [f32],
+) {
+    let dim = values.dim;
+    let mut ahead = Ahead::new(ahead);
+    let step = heads_at_once(out.len() / dim);
+    for (i, out) in out.chunks_mut(step * dim).enumerate() {
+        let weights = &weights[i * step * stride..];
+        // SAFETY: the same contract, for some of the heads.
         unsafe {
-            d += if dim - d >= 32 {
-                gather_columns::<G, 4>(weights, stride, values, dim, d, out)
+            match out.len() / dim {
+                1 => gather::<S, 1>(weights, stride, values, &mut ahead, out),
+                2 => gather::<S, 2>(weights, stride, values, &mut ahead, out),
+                _ => gather::<S, 3>(weights, stride, values, &mut ahead, out),
+            }
+        }
+    }
+    ahead.fetch_rest();
+}
+
+/// Adds the weighted sums of all values to the outputs of G heads, at most 3.
+///
+/// # Safety
+/// As [`gather_values`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn gather<S: Stored, const G: usize>(
+    weights: &[f32],
+    stride: usize,
+    values: CachedRows<'_>,
+    ahead: &mut Ahead<'_>,
+    out: &mut [f32],
+) {
+    let mut d = 0;
+    while d < values.dim {
+        // SAFETY: d plus the columns taken stays within dim.
+        unsafe {
+            d += if values.dim - d >= BLOCK {
+                gather_columns::<S, G, 4>(weights, stride, values, d, ahead, out)
             } else {
-                gather_columns::<G, 1>(weights, stride, values, dim, d, out)
+                gather_columns::<S, G, 1>(weights, stride, values, d, ahead, out)
             };
         }
     }
@@ -78,24 +273,35 @@ pub fn gather<const G: usize>(weights: &[f32], stride: usize, values: &[f16], di
 /// value fill the 16 registers, and each cache line of values is read once.
 ///
 /// # Safety
-/// d + 8 * W <= dim, `out` has G rows of dim, and `weights` G rows of as many positions as `values` has, at `stride`.
+/// d + 8 * W <= dim, within one block; otherwise as [`gather_values`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn gather_columns<const G: usize, const W: usize>(
+unsafe fn gather_columns<S: Stored, const G: usize, const W: usize>(
     weights: &[f32],
     stride: usize,
-    values: &[f16],
-    dim: usize,
+    values: CachedRows<'_>,
     d: usize,
+    ahead: &mut Ahead<'_>,
     out: &mut [f32],
 ) -> usize {
     let mut sums = [[_mm256_setzero_ps(); W]; G];
-    for (p, value) in values.chunks_exact(dim).enumerate() {
-        // SAFETY: g * stride + p is within the weights, d + 8 * W within the value, by the caller's promise.
+    let row_bytes = values.row_bytes();
+    for p in 0..values.len() {
+        ahead.fetch_line();
+        // SAFETY: g * stride + p is within the weights, the columns within the value, by the caller's promise.
         unsafe {
-            let weight: [__m256; G] =
-                std::array::from_fn(|g| _mm256_broadcast_ss(weights.get_unchecked(g * stride + p)));
-            let pieces: [__m256; W] = std::array::from_fn(|i| load_halves(value.as_ptr().add(d + 8 * i)));
+            let block = values.data.as_ptr().add(p * row_bytes + d / BLOCK * S::BYTES);
+            let scale = S::scale(block);
+            let weight: [__m256; G] = std::array::from_fn(|g| {
+                let weight = _mm256_broadcast_ss(weights.get_unchecked(g * stride + p));
+                if S::SCALED { _mm256_mul_ps(weight, scale) } else { weight }
+            });
+            let pieces: [__m256; W] = if W == 4 {
+                let all = S::all(block);
+                std::array::from_fn(|i| all[i])
+            } else {
+                std::array::from_fn(|i| S::eight(block, d % BLOCK / 8 + i))
+            };
             for (sums, &weight) in sums.iter_mut().zip(&weight) {
                 for (sum, &piece) in sums.iter_mut().zip(&pieces) {
                     *sum = _mm256_fmadd_ps(weight, piece, *sum);
@@ -107,7 +313,7 @@ unsafe fn gather_columns<const G: usize, const W: usize>(
         for (i, sum) in sums.iter().enumerate() {
             // SAFETY: g * dim + d + 8 * W <= G * dim <= out.len(), by the caller's promise.
             unsafe {
-                let to = out.as_mut_ptr().add(g * dim + d + 8 * i);
+                let to = out.as_mut_ptr().add(g * values.dim + d + 8 * i);
                 _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), *sum));
             }
         }
@@ -115,48 +321,78 @@ unsafe fn gather_columns<const G: usize, const W: usize>(
     8 * W
 }
 
-/// Widens a slice.
+/// As [`super::widen`].
+///
+/// # Safety
+/// `out` has as many elements as the rows, a multiple of 8 for each.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn widen(x: &[f16], out: &mut [f32]) {
-    let whole = x.len().min(out.len()) / 8 * 8;
-    for i in (0..whole).step_by(8) {
-        // SAFETY: i + 8 <= whole <= both lengths.
-        unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(i), load_halves(x.as_ptr().add(i))) };
-    }
-    for (o, v) in out[whole..].iter_mut().zip(&x[whole..]) {
-        *o = v.to_f32();
-    }
-}
-
-/// Narrows a slice, round to nearest even.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub fn narrow(x: &[f32], out: &mut [f16]) {
-    let whole = x.len().min(out.len()) / 8 * 8;
-    for i in (0..whole).step_by(8) {
-        // SAFETY: i + 8 <= whole <= both lengths.
-        unsafe {
-            let eight = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(x.as_ptr().add(i)));
-            _mm_storeu_si128(out.as_mut_ptr().add(i).cast(), eight);
+pub unsafe fn widen(rows: CachedRows<'_>, out: &mut [f32]) {
+    // SAFETY: the same contract; rows are whole blocks of their type.
+    unsafe {
+        match rows.kv_type {
+            KvType::F16 => widen_stored::<F16>(rows, out),
+            KvType::Q8_0 => widen_stored::<Q8_0>(rows, out),
+            KvType::Q4_0 => widen_stored::<Q4_0>(rows, out),
         }
     }
-    for (o, &v) in out[whole..].iter_mut().zip(&x[whole..]) {
-        *o = f16::from_f32(v);
+}
+
+/// # Safety
+/// As [`widen`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn widen_stored<S: Stored>(rows: CachedRows<'_>, out: &mut [f32]) {
+    for (p, out) in out.chunks_exact_mut(rows.dim).enumerate() {
+        let row = rows.row(p).as_ptr();
+        for (d, out) in out.chunks_exact_mut(8).enumerate() {
+            // SAFETY: eight elements from 8 d on are within the row, and fit the output.
+            unsafe { _mm256_storeu_ps(out.as_mut_ptr(), stored::eight_at::<S>(row, 8 * d)) };
+        }
     }
 }
 
-/// Widens and transposes keys (p, dim) into `out` (dim, TILE_KEYS), in squares of 8; p and dim multiples of 8.
+/// Narrows a slice to half precision, round to nearest even; `out` has two bytes an element.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn widen_transposed(keys: &[f16], dim: usize, out: &mut [f32]) {
-    let positions = keys.len() / dim;
-    assert!(dim.is_multiple_of(8) && positions.is_multiple_of(8) && positions <= TILE_KEYS);
-    assert!(out.len() >= dim * TILE_KEYS);
-    for p in (0..positions).step_by(8) {
-        for d in (0..dim).step_by(8) {
-            let mut square = [_mm256_setzero_ps(); 8];
-            for (i, row) in square.iter_mut().enumerate() {
-                // SAFETY: (p + i) * dim + d + 8 <= positions * dim <= keys.len().
-                *row = unsafe { load_halves(keys.as_ptr().add((p + i) * dim + d)) };
-            }
+pub fn narrow_halves(x: &[f32], out: &mut [u8]) {
+    let whole = x.len().min(out.len() / 2) / 8 * 8;
+    for i in (0..whole).step_by(8) {
+        // SAFETY: i + 8 <= whole <= both lengths, in elements.
+        unsafe {
+            let eight = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(x.as_ptr().add(i)));
+            _mm_storeu_si128(out.as_mut_ptr().add(2 * i).cast(), eight);
+        }
+    }
+    for (o, &v) in out[2 * whole..].chunks_exact_mut(2).zip(&x[whole..]) {
+        o.copy_from_slice(&half::f16::from_f32(v).to_le_bytes());
+    }
+}
+
+/// As [`super::widen_transposed`].
+///
+/// # Safety
+/// The number of keys and their dimension are multiples of 8; `out` has room for the dimension x [`TILE_KEYS`].
+#[target_feature(enable = "avx2,fma,f16c")]
+pub unsafe fn widen_transposed(keys: CachedRows<'_>, out: &mut [f32]) {
+    // SAFETY: the same contract; rows are whole blocks of their type.
+    unsafe {
+        match keys.kv_type {
+            KvType::F16 => widen_transposed_stored::<F16>(keys, out),
+            KvType::Q8_0 => widen_transposed_stored::<Q8_0>(keys, out),
+            KvType::Q4_0 => widen_transposed_stored::<Q4_0>(keys, out),
+        }
+    }
+}
+
+/// In squares of 8.
+///
+/// # Safety
+/// As [`widen_transposed`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn widen_transposed_stored<S: Stored>(keys: CachedRows<'_>, out: &mut [f32]) {
+    for p in (0..keys.len()).step_by(8) {
+        let rows: [*const u8; 8] = std::array::from_fn(|i| keys.row(p + i).as_ptr());
+        for d in (0..keys.dim).step_by(8) {
+            // SAFETY: eight elements from d on are within every row.
+            let square = rows.map(|row| unsafe { stored::eight_at::<S>(row, d) });
             for (i, column) in transpose(square).iter().enumerate() {
                 // SAFETY: (d + i) * TILE_KEYS + p + 8 <= dim * TILE_KEYS <= out.len().
                 unsafe { _mm256_storeu_ps(out.as_mut_ptr().add((d + i) * TILE_KEYS + p), *column) };

@@ -1,0 +1,102 @@
+//! What of the past is kept and seen.
+
+use crate::error::{EngineError, Result};
+use std::ops::Range;
+use std::str::FromStr;
+
+/// What of a conversation the cache keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KvPolicy {
+    /// Everything, up to the context.
+    #[default]
+    Full,
+    /// The last positions only; there is no limit to the conversation.
+    Window {
+        /// Positions seen, the token's own included.
+        last_tokens: usize,
+    },
+    /// The first positions, on which models lean whatever they say, and the last ones.
+    Sink {
+        /// Positions seen from the start.
+        first_tokens: usize,
+        /// Positions seen at the end, the token's own included.
+        last_tokens: usize,
+    },
+}
+
+impl KvPolicy {
+    /// Usage errors for a policy that keeps nothing, or more than the context.
+    pub(super) fn check(self, context_tokens: usize) -> Result<()> {
+        let (first, last) = match self {
+            Self::Full => return Ok(()),
+            Self::Window { last_tokens } => (0, last_tokens),
+            Self::Sink { first_tokens, last_tokens } => (first_tokens, last_tokens),
+        };
+        if last == 0 {
+            return Err(EngineError::usage("a window of 0 positions sees nothing").hint("ask for at least 1"));
+        }
+        if first.saturating_add(last) > context_tokens {
+            return Err(EngineError::usage(format!(
+                "a kv policy that keeps {first} + {last} positions does not fit a context of {context_tokens}"
+            ))
+            .hint("ask for a larger context, or keep fewer positions"));
+        }
+        Ok(())
+    }
+
+    /// What a token sees in a layer with that window of its own. Such a layer has no use for the first positions, which
+    /// its window leaves behind anyway.
+    pub fn span(self, window: Option<usize>) -> Span {
+        let (first, last) = match self {
+            Self::Full => (0, usize::MAX),
+            Self::Window { last_tokens } => (0, last_tokens),
+            Self::Sink { first_tokens, last_tokens } => (first_tokens, last_tokens),
+        };
+        match window {
+            None => Span { first, last },
+            Some(window) => Span { first: 0, last: last.min(window) },
+        }
+    }
+}
+
+impl FromStr for KvPolicy {
+    type Err = EngineError;
+
+    /// `full`, `window:N` or `sink:S+N`.
+    fn from_str(text: &str) -> Result<Self> {
+        let number = |text: &str| text.parse::<u32>().ok().map(|n| n as usize);
+        let parsed = match text.split_once(':') {
+            None if text == "full" => Some(Self::Full),
+            Some(("window", last)) => number(last).map(|last_tokens| Self::Window { last_tokens }),
+            Some(("sink", both)) => both.split_once('+').and_then(|(first, last)| {
+                Some(Self::Sink { first_tokens: number(first)?, last_tokens: number(last)? })
+            }),
+            _ => None,
+        };
+        parsed.ok_or_else(|| {
+            EngineError::usage(format!("unknown kv policy `{text}`"))
+                .hint("known: full, window:N, sink:S+N, with numbers of positions")
+        })
+    }
+}
+
+/// What a token sees of the past: the first positions and the last ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Positions seen from the start.
+    pub first: usize,
+    /// Positions seen at the end, the token's own included.
+    pub last: usize,
+}
+
+impl Span {
+    /// Everything.
+    pub const ALL: Self = Self { first: 0, last: usize::MAX };
+
+    /// Positions that the token at `position` sees: those at the start, empty when they adjoin the others, and the last.
+    pub fn visible(self, position: usize) -> [Range<usize>; 2] {
+        let end = position + 1;
+        let start = end.saturating_sub(self.last);
+        if start <= self.first { [0..0, 0..end] } else { [0..self.first, start..end] }
+    }
+}

@@ -39,12 +39,54 @@ pub struct Generation {
 }
 
 impl Generation {
+    /// Nothing yet, with room for `tokens_max` tokens.
+    pub(crate) fn with_room(tokens_max: usize) -> Self {
+        Self {
+            ids: Vec::with_capacity(tokens_max),
+            instants: Vec::with_capacity(tokens_max),
+            first_eog_index: None,
+            prefill: Duration::ZERO,
+            logits_finite: true,
+        }
+    }
+
+    /// Takes one more token and tells the listener; whether another one is wanted.
+    pub(crate) fn put(
+        &mut self,
+        id: u32,
+        eog: bool,
+        options: GenerateOptions,
+        on_token: &mut dyn FnMut(u32, Instant) -> Continue,
+    ) -> bool {
+        let now = Instant::now();
+        if eog && self.first_eog_index.is_none() {
+            self.first_eog_index = Some(self.ids.len());
+        }
+        self.ids.push(id);
+        self.instants.push(now);
+        let stop = on_token(id, now) == Continue::No || (eog && options.obey_eog);
+        !stop && self.ids.len() < options.tokens_max
+    }
+
     /// Tokens a second after the first: (n - 1) / (time of the last - time of the first); `None` below two tokens.
     pub fn decode_tps(&self) -> Option<f64> {
         let (first, last) = (self.instants.first()?, self.instants.last()?);
         let seconds = last.duration_since(*first).as_secs_f64();
         (self.instants.len() > 1 && seconds > 0.0).then(|| (self.instants.len() - 1) as f64 / seconds)
     }
+}
+
+/// A usage error when a prompt of `prompt_tokens` and `tokens_max` generated tokens do not fit what is left of the context.
+pub(crate) fn check_room(session: &Session, prompt_tokens: usize, tokens_max: usize) -> Result<()> {
+    if prompt_tokens.saturating_add(tokens_max.saturating_sub(1)) <= session.room_tokens() {
+        return Ok(());
+    }
+    let (depth, room) = (session.depth(), session.context_tokens());
+    Err(EngineError::usage(format!(
+        "a prompt of {prompt_tokens} tokens and {tokens_max} generated ones after {depth} in the cache do not fit a \
+         context of {room}"
+    ))
+    .hint("ask for a larger context, or for fewer tokens"))
 }
 
 /// Runs the prompt after what the session holds, then generates. `on_token` hears of each token as it is chosen, an
@@ -59,39 +101,15 @@ pub fn generate(
     sampler: &mut Sampler,
     on_token: &mut dyn FnMut(u32, Instant) -> Continue,
 ) -> Result<Generation> {
-    let needed = prompt_ids.len().saturating_add(options.tokens_max.saturating_sub(1));
-    if needed > session.room_tokens() {
-        return Err(EngineError::usage(format!(
-            "a prompt of {} tokens and {} generated ones after {} in the cache do not fit a context of {}",
-            prompt_ids.len(),
-            options.tokens_max,
-            session.depth(),
-            session.context_tokens()
-        ))
-        .hint("ask for a larger context, or for fewer tokens"));
-    }
+    check_room(session, prompt_ids.len(), options.tokens_max)?;
     let model = session.model().clone();
-    let mut out = Generation {
-        ids: Vec::with_capacity(options.tokens_max),
-        instants: Vec::with_capacity(options.tokens_max),
-        first_eog_index: None,
-        prefill: Duration::ZERO,
-        logits_finite: true,
-    };
+    let mut out = Generation::with_room(options.tokens_max);
     let begun = Instant::now();
     let mut logits = session.forward(prompt_ids, Logits::Last)?;
     out.prefill = begun.elapsed();
     while out.ids.len() < options.tokens_max {
         let id = sampler.sample(logits);
-        let now = Instant::now();
-        let eog = model.tokenizer().is_eog(id);
-        if eog && out.first_eog_index.is_none() {
-            out.first_eog_index = Some(out.ids.len());
-        }
-        out.ids.push(id);
-        out.instants.push(now);
-        let stop = on_token(id, now) == Continue::No || (eog && options.obey_eog);
-        if stop || out.ids.len() == options.tokens_max {
+        if !out.put(id, model.tokenizer().is_eog(id), options, on_token) {
             break;
         }
         logits = session.forward(&[id], Logits::Last)?;

@@ -19,6 +19,7 @@ pub mod tokenizer;
 pub mod model;
 pub mod sampler;
 pub mod generate;
+pub mod speculative;
 pub mod quality;
 pub mod synth;
 

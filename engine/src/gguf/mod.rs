@@ -117,6 +117,23 @@ impl Gguf {
         Ok(gguf)
     }
 
+    /// Reads one whole file that is in memory already; nothing is looked for beside it.
+    ///
+    /// # Errors
+    /// As [`Gguf::open`], for a file of the name `memory`; a file of a larger set is refused.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
+        let paths = vec![PathBuf::from("memory")];
+        let header = parse::header(&bytes).map_err(|e| in_file(e, &paths[0]))?;
+        split::check(&paths, std::slice::from_ref(&header))?;
+        let contents = vec![Content::Owned(bytes)];
+        let parse::Header { metadata, tensors } = header;
+        let mut gguf = Self { metadata, tensors: Vec::new(), index: HashMap::new(), paths, contents };
+        for tensor in tensors {
+            gguf.add(0, tensor)?;
+        }
+        Ok(gguf)
+    }
+
     fn add(&mut self, file: usize, header: parse::TensorHeader) -> Result<()> {
         let parse::TensorHeader { name, shape, tensor_type, offset, bytes } = header;
         if self.index.insert(name.clone(), self.tensors.len()).is_some() {

@@ -1,5 +1,6 @@
 //! The networks: what a file holds, its weights, and the forward pass.
 
+mod apart;
 mod architecture;
 mod attention;
 mod hyperparameters;
@@ -8,6 +9,7 @@ mod rope;
 mod session;
 mod weights;
 
+pub use apart::EXACT_TOKENS_MAX;
 pub use architecture::{Architecture, Gate, Rotation};
 pub use hyperparameters::{Hyperparameters, LayerShape, Rope, Yarn};
 pub use session::{BATCH_TOKENS_MAX, Logits, Session};
@@ -49,13 +51,15 @@ impl Model {
     /// offset, or system errors of reading.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self> {
         let mode = if options.mmap { LoadMode::Map } else { LoadMode::Read };
-        let gguf = Gguf::open(path, mode)?;
-        let in_file = |e: EngineError| match e.place() {
-            Some(place) => {
-                let place = format!("{}, {place}", path.display());
-                e.at(place)
-            }
-            None => e.at(path.display().to_string()),
+        Self::from_gguf(Gguf::open(path, mode)?, options.isa)
+    }
+
+    /// The model in an opened file. Model errors that name the key or tensor, and the file.
+    pub fn from_gguf(gguf: Gguf, isa: Option<Isa>) -> Result<Self> {
+        let in_file = |e: EngineError| {
+            let path = gguf.files()[0].display();
+            let place = e.place().map_or_else(|| path.to_string(), |place| format!("{path}, {place}"));
+            e.at(place)
         };
         let hyperparameters = Hyperparameters::from_metadata(gguf.metadata()).map_err(in_file)?;
         let tokenizer = Tokenizer::from_metadata(gguf.metadata()).map_err(in_file)?;
@@ -67,7 +71,7 @@ impl Model {
                 weights.embedding.rows
             ))));
         }
-        let isa = options.isa.unwrap_or_else(Isa::detect);
+        let isa = isa.unwrap_or_else(Isa::detect);
         Ok(Self { gguf, hyperparameters, tokenizer, weights, isa })
     }
 

@@ -10,9 +10,9 @@ use crate::kv_cache::Place;
 use crate::pool::{Pool, SharedSlice};
 
 /// Rows of a weight matrix that a worker takes at least.
-const ROWS_UNIT: usize = 16;
+pub(super) const ROWS_UNIT: usize = 16;
 /// Chunks that each worker gets of a product on average: enough to even out unequal cores.
-const CHUNKS_PER_WORKER: usize = 8;
+pub(super) const CHUNKS_PER_WORKER: usize = 8;
 /// Tokens that a worker takes at a time in the steps between products.
 const TOKENS_CHUNK: usize = 8;
 
@@ -26,6 +26,8 @@ pub struct Operators<'a> {
     pub gguf: &'a Gguf,
     /// Where the input of a product is quantised.
     pub activations: &'a mut Activations,
+    /// For each token one of its own, where its products must be those of a single step.
+    pub apart: Option<&'a mut [Activations]>,
     /// Tokens of the batch.
     pub n: usize,
     /// Added to the mean square in every norm.
@@ -49,6 +51,11 @@ impl Operators<'_> {
     /// `out = x · matrixᵀ` for each (matrix, out): x (n, cols), out (n, rows). The matrices share their input, which is
     /// quantised once for each format that they ask for.
     pub fn project(&mut self, x: &[f32], jobs: &mut [(&Matrix, &mut [f32])]) {
+        if let Some(apart) = self.apart.take() {
+            self.project_apart(apart, x, jobs);
+            self.apart = Some(apart);
+            return;
+        }
         let cols = jobs[0].0.cols;
         for format in ActivationFormat::ALL {
             let of_format = |m: &Matrix| kernels::activation_format(m.tensor_type()) == format;

@@ -1,6 +1,7 @@
 //! One conversation with a model: its cache, its workers, its buffers, and the forward pass.
 
 use super::Model;
+use super::apart::EXACT_TOKENS_MAX;
 use super::attention::{Attention, AttentionScratch};
 use super::hyperparameters::Hyperparameters;
 use super::operators::Operators;
@@ -35,6 +36,8 @@ pub struct Session {
     scratch: Scratch,
     attention: AttentionScratch,
     activations: Activations,
+    /// For each token of an exact batch; none until one is asked for.
+    apart: Vec<Activations>,
     logits: Vec<f32>,
     logits_finite: bool,
     batch_max: usize,
@@ -76,6 +79,11 @@ impl Scratch {
     }
 }
 
+/// Elements of the longest input of a product.
+fn widest_input(h: &Hyperparameters) -> usize {
+    h.hidden.max(h.widest(|l| l.ffn)).max(h.widest(|l| l.heads) * h.value_dim)
+}
+
 impl Session {
     /// A session whose keys and values have the configuration's one type, and which keeps them all.
     pub fn new(model: Arc<Model>, config: &EngineConfig) -> Result<Self> {
@@ -105,8 +113,7 @@ impl Session {
         let batch_max = batch_max.min(context);
         let cache = KvCache::new(&widths.collect::<Vec<_>>(), options, context, batch_max)?;
         let pool = Pool::new(config.threads as usize)?;
-        let mixed = h.widest(|l| l.heads) * h.value_dim;
-        let k_max = h.hidden.max(h.widest(|l| l.ffn)).max(mixed);
+        let k_max = widest_input(h);
         let group = h.widest(|l| l.heads / l.kv_heads);
         let heads = h.widest(|l| l.heads);
         Ok(Self {
@@ -114,6 +121,7 @@ impl Session {
             scratch: Scratch::new(h, batch_max),
             attention: AttentionScratch::new(pool.threads(), heads, group, h.key_dim, h.value_dim),
             activations: Activations::new(k_max, batch_max),
+            apart: Vec::new(),
             logits: vec![0.0; model.vocab()],
             logits_finite: true,
             batch_max,
@@ -135,27 +143,62 @@ impl Session {
             Logits::Last => vocab,
             Logits::All => ids.len().saturating_mul(vocab),
         };
-        if self.logits.len() < wanted {
-            self.logits
-                .try_reserve_exact(wanted - self.logits.len())
-                .map_err(|_| EngineError::system(format!("no memory for logits of {} tokens x {vocab}", ids.len())))?;
-            self.logits.resize(wanted, 0.0);
-        }
+        self.reserve_logits(wanted)?;
         let batch_max = self.batch_max;
         let batches = ids.len().div_ceil(batch_max);
         for (i, batch) in ids.chunks(batch_max).enumerate() {
             self.remember(batch);
-            self.run_layers(batch);
+            self.run_layers(batch, false);
             let n = batch.len();
             match which {
-                Logits::All => self.run_head(0..n, i * batch_max * vocab),
-                Logits::Last if i + 1 == batches => self.run_head(n - 1..n, 0),
+                Logits::All => self.run_head(0..n, i * batch_max * vocab, false),
+                Logits::Last if i + 1 == batches => self.run_head(n - 1..n, 0, false),
                 _ => {}
             }
         }
         let logits = &self.logits[..wanted];
         self.logits_finite &= vector::all_finite(self.model.isa, logits);
         Ok(logits)
+    }
+
+    /// As [`forward`](Self::forward) with [`Logits::All`], and bit for bit what one call of it for each token would give,
+    /// in the logits and in the cache: slower than a batch, faster than single steps, since weights are read once.
+    /// At most [`EXACT_TOKENS_MAX`] tokens; usage errors as there, with nothing changed.
+    pub fn forward_exact(&mut self, ids: &[u32]) -> Result<&[f32]> {
+        self.check(ids)?;
+        self.reserve_exact(ids.len())?;
+        let (n, wanted) = (ids.len(), ids.len() * self.model.vocab());
+        self.remember(ids);
+        self.run_layers(ids, true);
+        self.run_head(0..n, 0, true);
+        let logits = &self.logits[..wanted];
+        self.logits_finite &= vector::all_finite(self.model.isa, logits);
+        Ok(logits)
+    }
+
+    /// Takes the memory for [`forward_exact`](Self::forward_exact) of up to `tokens` tokens, which then takes none. A
+    /// usage error beyond [`EXACT_TOKENS_MAX`], a system error when the memory cannot be had.
+    pub fn reserve_exact(&mut self, tokens: usize) -> Result<()> {
+        if tokens > EXACT_TOKENS_MAX {
+            return Err(EngineError::usage(format!(
+                "{tokens} tokens are too many for an exact batch, at most {EXACT_TOKENS_MAX} (EXACT_TOKENS_MAX)"
+            )));
+        }
+        let k_max = widest_input(&self.model.hyperparameters);
+        while self.apart.len() < tokens {
+            self.apart.push(Activations::new(k_max, 1));
+        }
+        self.reserve_logits(tokens * self.model.vocab())
+    }
+
+    fn reserve_logits(&mut self, wanted: usize) -> Result<()> {
+        if self.logits.len() < wanted {
+            self.logits
+                .try_reserve_exact(wanted - self.logits.len())
+                .map_err(|_| EngineError::system(format!("no memory for {wanted} logits")))?;
+            self.logits.resize(wanted, 0.0);
+        }
+        Ok(())
     }
 
     fn check(&self, ids: &[u32]) -> Result<()> {
@@ -180,11 +223,13 @@ impl Session {
     }
 
     /// Embeds a batch and takes it through all layers; leaves the residual stream in the scratch and the cache grown.
-    fn run_layers(&mut self, ids: &[u32]) {
-        let Self { model, pool, cache, ropes, scratch, attention, activations, .. } = self;
+    /// `exact`: with the numbers of single steps.
+    fn run_layers(&mut self, ids: &[u32], exact: bool) {
+        let Self { model, pool, cache, ropes, scratch, attention, activations, apart, .. } = self;
         let (h, weights, n, first) = (&model.hyperparameters, &model.weights, ids.len(), cache.depth());
         cache.grow(n);
-        let mut ops = Operators { pool, isa: model.isa, gguf: &model.gguf, activations, n, eps: h.norm_eps };
+        let apart = exact.then_some(&mut apart[..]);
+        let mut ops = Operators { pool, isa: model.isa, gguf: &model.gguf, activations, apart, n, eps: h.norm_eps };
         let residual = &mut scratch.residual[..n * h.hidden]; // (n, hidden)
         let branch = &mut scratch.branch[..n * h.hidden]; // (n, hidden)
 
@@ -217,12 +262,18 @@ impl Session {
             ops.turn(key, h.key_dim, layer.key_norm.as_deref(), rope, rotation);
             ops.store(key, &cached.keys, cached.bytes, first);
             ops.store(value, &cached.values, cached.bytes, first);
-            let attend = Attention {
+            let attend = |first: usize| Attention {
                 scale: h.attention_scale,
                 cap: h.attention_cap,
                 ..Attention::over(&cached, model.isa, (shape.heads, shape.kv_heads), first)
             };
-            attend.run(pool, attention, query, mixed);
+            // all tokens at once, or each as the single one that it must look like
+            let rows = if exact { 1 } else { n };
+            let (query_len, mixed_len) = (rows * shape.heads * h.key_dim, rows * shape.heads * h.value_dim);
+            for (i, (query, mixed)) in query.chunks_exact(query_len).zip(mixed.chunks_exact_mut(mixed_len)).enumerate()
+            {
+                attend(first + i).run(pool, attention, query, mixed);
+            }
             ops.project(mixed, &mut [(&layer.output, &mut *branch)]);
             ops.join(residual, branch, layer.output_bias.as_deref(), layer.attention_post_norm.as_deref());
 
@@ -235,10 +286,11 @@ impl Session {
     }
 
     /// Final norm and output head for `tokens` of the last batch; logits go to `self.logits[at..]`.
-    fn run_head(&mut self, tokens: std::ops::Range<usize>, at: usize) {
-        let Self { model, pool, scratch, activations, logits, .. } = self;
+    fn run_head(&mut self, tokens: std::ops::Range<usize>, at: usize, exact: bool) {
+        let Self { model, pool, scratch, activations, apart, logits, .. } = self;
         let (h, weights, n) = (&model.hyperparameters, &model.weights, tokens.len());
-        let mut ops = Operators { pool, isa: model.isa, gguf: &model.gguf, activations, n, eps: h.norm_eps };
+        let apart = exact.then_some(&mut apart[..]);
+        let mut ops = Operators { pool, isa: model.isa, gguf: &model.gguf, activations, apart, n, eps: h.norm_eps };
         let residual = &scratch.residual[tokens.start * h.hidden..tokens.end * h.hidden]; // (n, hidden)
         let branch = &mut scratch.branch[..n * h.hidden]; // (n, hidden)
         let logits = &mut logits[at..at + n * model.vocab()]; // (n, vocab)

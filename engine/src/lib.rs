@@ -14,6 +14,7 @@ pub mod gguf;
 pub mod quant;
 pub mod kernels;
 pub mod pool;
+pub mod roofline;
 pub mod kv_cache;
 pub mod tokenizer;
 pub mod model;

@@ -11,6 +11,7 @@ mod lease;
 mod logits;
 mod perplexity;
 mod probe;
+mod roofline;
 mod run;
 mod stop;
 mod tokenize;
@@ -26,6 +27,7 @@ pub const VERBS: &[&Verb] = &[
     &logits::VERB,
     &perplexity::VERB,
     &probe::VERB,
+    &roofline::VERB,
     &run::VERB,
     &exec::VERB,
     &stop::VERB,

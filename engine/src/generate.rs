@@ -78,10 +78,12 @@ pub fn generate(
         logits_finite: true,
     };
     let begun = Instant::now();
-    let mut logits = session.forward(prompt_ids, Logits::Last)?;
+    session.forward(prompt_ids, Logits::Last)?;
     out.prefill = begun.elapsed();
     while out.ids.len() < options.tokens_max {
-        let id = sampler.sample(logits);
+        session.mark_sampling();
+        let id = sampler.sample(session.last_logits());
+        session.rest();
         let now = Instant::now();
         let eog = model.tokenizer().is_eog(id);
         if eog && out.first_eog_index.is_none() {
@@ -93,7 +95,7 @@ pub fn generate(
         if stop || out.ids.len() == options.tokens_max {
             break;
         }
-        logits = session.forward(&[id], Logits::Last)?;
+        session.forward(&[id], Logits::Last)?;
     }
     out.logits_finite = session.logits_finite();
     Ok(out)

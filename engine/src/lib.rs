@@ -13,6 +13,7 @@ pub mod protocol;
 pub mod gguf;
 pub mod quant;
 pub mod kernels;
+pub mod profile;
 pub mod pool;
 pub mod roofline;
 pub mod kv_cache;

@@ -2,6 +2,7 @@
 
 mod architecture;
 mod attention;
+mod cost;
 mod hyperparameters;
 mod operators;
 mod rope;

@@ -2,6 +2,7 @@
 
 use super::Model;
 use super::attention::{Attention, AttentionScratch};
+use super::cost::Batch;
 use super::hyperparameters::Hyperparameters;
 use super::operators::Operators;
 use super::rope::RopeTables;
@@ -9,6 +10,7 @@ use crate::error::{EngineError, Result};
 use crate::kernels::{Activations, Isa, vector};
 use crate::kv_cache::{KvCache, LayerWidths};
 use crate::pool::Pool;
+use crate::profile::{Operator, Profile, Recorder};
 use crate::protocol::{EngineConfig, KvType};
 use std::sync::Arc;
 
@@ -128,8 +130,11 @@ impl Session {
         }
         let batches = ids.len().div_ceil(BATCH_TOKENS_MAX);
         for (i, batch) in ids.chunks(BATCH_TOKENS_MAX).enumerate() {
-            self.run_layers(batch);
             let n = batch.len();
+            if let Some(recorder) = self.pool.recorder() {
+                recorder.begin_pass(n);
+            }
+            self.run_layers(batch);
             match which {
                 Logits::All => self.run_head(0..n, i * BATCH_TOKENS_MAX * vocab),
                 Logits::Last if i + 1 == batches => self.run_head(n - 1..n, 0),
@@ -138,6 +143,7 @@ impl Session {
         }
         let logits = &self.logits[..wanted];
         self.logits_finite &= vector::all_finite(self.model.isa, logits);
+        self.rest();
         Ok(logits)
     }
 
@@ -169,13 +175,9 @@ impl Session {
         let mut ops = Operators { pool, isa: model.isa, gguf: &model.gguf, activations, n, eps: h.norm_eps };
         let residual = &mut scratch.residual[..n * h.hidden]; // (n, hidden)
         let branch = &mut scratch.branch[..n * h.hidden]; // (n, hidden)
-
-        for (row, &id) in residual.chunks_exact_mut(h.hidden).zip(ids) {
-            weights.embedding.widen_row(&model.gguf, id as usize, row);
-        }
-        if h.embedding_scale != 1.0 {
-            vector::scale(model.isa, residual, h.embedding_scale);
-        }
+        embed(model, pool, ids, residual);
+        let batch = Batch { tokens: n, first };
+        let mark = |operator, i: usize| pool.mark(operator, Some(i), || model.cost(operator, i, batch));
         ropes.fill(first, n);
 
         for (i, (layer, shape)) in weights.layers.iter().zip(&h.layers).enumerate() {
@@ -186,19 +188,24 @@ impl Session {
             let gate = &mut scratch.gate[..n * shape.ffn]; // (n, ffn)
             let up = &mut scratch.up[..n * shape.ffn]; // (n, ffn)
 
+            mark(Operator::AttentionNorm, i);
             ops.norm(residual, &layer.attention_norm, branch);
+            mark(Operator::Qkv, i);
             ops.project(
                 branch,
                 &mut [(&layer.query, &mut *query), (&layer.key, &mut *key), (&layer.value, &mut *value)],
             );
             let (rope, rotation, cached) = (ropes.of(shape.local), h.rotation(), cache.layer(i));
+            mark(Operator::Rope, i);
             ops.shift(query, layer.query_bias.as_deref());
             ops.shift(key, layer.key_bias.as_deref());
             ops.shift(value, layer.value_bias.as_deref());
             ops.turn(query, h.key_dim, layer.query_norm.as_deref(), rope, rotation);
             ops.turn(key, h.key_dim, layer.key_norm.as_deref(), rope, rotation);
+            mark(Operator::KvStore, i);
             ops.store(key, h.key_dim, &mut cached.keys, positions, first);
             ops.store(value, h.value_dim, &mut cached.values, positions, first);
+            mark(Operator::Attention, i);
             let attend = Attention {
                 isa: model.isa,
                 heads: shape.heads,
@@ -214,13 +221,20 @@ impl Session {
                 positions,
             };
             attend.run(pool, attention, query, mixed);
+            mark(Operator::OutputProjection, i);
             ops.project(mixed, &mut [(&layer.output, &mut *branch)]);
+            mark(Operator::AttentionResidual, i);
             ops.join(residual, branch, layer.output_bias.as_deref(), layer.attention_post_norm.as_deref());
 
+            mark(Operator::FfnNorm, i);
             ops.norm(residual, &layer.ffn_norm, branch);
+            mark(Operator::GateUp, i);
             ops.project(branch, &mut [(&layer.gate, &mut *gate), (&layer.up, &mut *up)]);
+            mark(Operator::Activation, i);
             ops.gate(h.architecture.gate(), gate, up);
+            mark(Operator::Down, i);
             ops.project(gate, &mut [(&layer.down, &mut *branch)]);
+            mark(Operator::FfnResidual, i);
             ops.join(residual, branch, None, layer.ffn_post_norm.as_deref());
         }
         cache.set_depth(first + n);
@@ -234,11 +248,44 @@ impl Session {
         let residual = &scratch.residual[tokens.start * h.hidden..tokens.end * h.hidden]; // (n, hidden)
         let branch = &mut scratch.branch[..n * h.hidden]; // (n, hidden)
         let logits = &mut logits[at..at + n * model.vocab()]; // (n, vocab)
+        let batch = Batch { tokens: n, first: 0 };
+        let mark = |operator| pool.mark(operator, None, || model.cost(operator, 0, batch));
 
+        mark(Operator::HeadNorm);
         ops.norm(residual, &weights.head_norm, branch);
+        mark(Operator::Head);
         ops.project(branch, &mut [(&weights.head, &mut *logits)]);
         if let Some(cap) = h.logit_cap {
             vector::soft_cap(model.isa, logits, cap);
+        }
+    }
+
+    /// Records, from now on, what every operator of a pass takes.
+    pub fn start_profile(&mut self) {
+        let recorder = Recorder::new(self.pool.threads());
+        self.pool.start_recording(recorder);
+    }
+
+    /// Ends the recording and returns it; `None` when there was none.
+    pub fn take_profile(&mut self) -> Option<Profile> {
+        self.pool.stop_recording().map(Recorder::finish)
+    }
+
+    /// The last position's logits (vocab) once more, after a pass that was asked for [`Logits::Last`].
+    pub fn last_logits(&self) -> &[f32] {
+        &self.logits[..self.model.vocab()]
+    }
+
+    /// For a profile: from now on a token is chosen from the last logits, until [`Self::rest`].
+    pub fn mark_sampling(&self) {
+        let batch = Batch { tokens: 1, first: 0 };
+        self.pool.mark(Operator::Sampling, None, || self.model.cost(Operator::Sampling, 0, batch));
+    }
+
+    /// For a profile: what follows is not the engine's.
+    pub fn rest(&self) {
+        if let Some(recorder) = self.pool.recorder() {
+            recorder.rest();
         }
     }
 
@@ -297,5 +344,17 @@ impl Session {
     /// The model.
     pub fn model(&self) -> &Arc<Model> {
         &self.model
+    }
+}
+
+/// Starts the residual stream (n, hidden) with the tokens' embeddings.
+fn embed(model: &Model, pool: &Pool, ids: &[u32], residual: &mut [f32]) {
+    let (h, batch) = (&model.hyperparameters, Batch { tokens: ids.len(), first: 0 });
+    pool.mark(Operator::Embedding, None, || model.cost(Operator::Embedding, 0, batch));
+    for (row, &id) in residual.chunks_exact_mut(h.hidden).zip(ids) {
+        model.weights.embedding.widen_row(&model.gguf, id as usize, row);
+    }
+    if h.embedding_scale != 1.0 {
+        vector::scale(model.isa, residual, h.embedding_scale);
     }
 }

@@ -1,6 +1,7 @@
 //! `farmhand generate`: text on stdout as it comes, timings on stderr.
 
 use super::args::{Args, Flag, Verb};
+use super::profile::{self, Profiling};
 use crate::error::{EngineError, Result};
 use crate::generate::{Continue, GenerateOptions, Generation, generate};
 use crate::model::{LoadOptions, Model, Session};
@@ -42,6 +43,8 @@ pub const VERB: Verb = Verb {
         Flag { names: &["--special"], value: None, help: "read special tokens in the prompt as such, and print them" },
         Flag { names: &["--ignore-eos"], value: None, help: "go on after an end-of-generation token" },
         Flag { names: &["--no-mmap"], value: None, help: "read the model into memory instead of mapping it" },
+        profile::PROFILE,
+        profile::ROOFLINE,
     ],
     run,
 };
@@ -55,6 +58,7 @@ fn run(args: &Args) -> Result<u8> {
     let mut sampler = sampler(args)?;
     let threads = args.number("--threads", 0)?;
     let special = args.has("--special");
+    let profiling = Profiling::from_args(args)?;
 
     let model = Arc::new(Model::load(path, &LoadOptions { mmap: !args.has("--no-mmap"), isa: None })?);
     let ids = model.tokenizer().encode(&prompt, true, special);
@@ -73,9 +77,11 @@ fn run(args: &Args) -> Result<u8> {
             Continue::No
         }
     };
+    profiling.start(&mut session);
     let generation = generate(&mut session, &ids, options, &mut sampler, &mut |id, _| {
         if model.tokenizer().is_eog(id) && !special { Continue::Yes } else { emit(&decoder.push(id)) }
     })?;
+    profiling.keep(&mut session, args.require("--model")?);
     emit(&decoder.finish());
     emit("\n");
     match failed {
@@ -88,6 +94,8 @@ fn run(args: &Args) -> Result<u8> {
         return Err(EngineError::model("logits are not finite numbers").at(path.display().to_string()));
     }
     eprintln!("{}", timings(&session, ids.len(), &generation));
+    drop(session);
+    profiling.finish()?;
     Ok(0)
 }
 

@@ -11,6 +11,7 @@ mod lease;
 mod logits;
 mod perplexity;
 mod probe;
+mod profile;
 mod roofline;
 mod run;
 mod stop;

@@ -1,6 +1,7 @@
 //! `farmhand bench`: prefill and decode speed, with llama-bench's flags and field names where it has them.
 
 use super::args::{Args, Flag, Verb};
+use super::profile::{self, Profiling};
 use crate::error::{EngineError, Result};
 use crate::model::{BATCH_TOKENS_MAX, LoadOptions, Logits, Model, Session};
 use crate::protocol::{EngineConfig, KvType};
@@ -34,6 +35,8 @@ pub const VERB: Verb = Verb {
         Flag { names: &["-mmp", "--mmap"], value: Some("0|1"), help: "map the model instead of reading it (1)" },
         Flag { names: &["-o", "--output"], value: Some("FORMAT"), help: "md, csv, json or jsonl (md)" },
         Flag { names: &["--no-warmup"], value: None, help: "no unmeasured repetition before each test" },
+        profile::PROFILE,
+        profile::ROOFLINE,
     ],
     run,
 };
@@ -48,6 +51,7 @@ struct Request {
     mmap: bool,
     warm_up: bool,
     format: Format,
+    profiling: Profiling,
 }
 
 fn run(args: &Args) -> Result<u8> {
@@ -69,6 +73,7 @@ fn run(args: &Args) -> Result<u8> {
         }
     }
     printer.finish();
+    request.profiling.finish()?;
     match printer.rows {
         0 => Err(EngineError::usage("nothing to measure").hint("give -p or -n a number above 0")),
         _ => Ok(0),
@@ -111,6 +116,7 @@ impl Request {
             mmap,
             warm_up: !args.has("--no-warmup"),
             format,
+            profiling: Profiling::from_args(args)?,
         })
     }
 }
@@ -140,12 +146,14 @@ fn measure(
     if depth > 0 {
         session.forward(&ids.take(depth), Logits::None)?;
     }
+    request.profiling.start(&mut session);
     let samples_ns = (0..request.repetitions)
         .map(|_| {
             session.truncate(depth as usize);
             time_once(&mut session, &ids.take(prompt.max(decode)), prompt > 0)
         })
         .collect::<Result<Vec<u64>>>()?;
+    request.profiling.keep(&mut session, &format!("{path} {}", test_name(prompt, decode, depth)));
     if !session.logits_finite() {
         return Err(EngineError::model("logits are not finite numbers").at(path.to_owned()));
     }
@@ -180,6 +188,12 @@ fn measure(
         samples_ns,
         samples_ts,
     })
+}
+
+/// As llama-bench names a test: `pp512`, `tg128 @ d4096`.
+fn test_name(prompt: u32, decode: u32, depth: u32) -> String {
+    let test = if prompt > 0 { format!("pp{prompt}") } else { format!("tg{decode}") };
+    if depth > 0 { format!("{test} @ d{depth}") } else { test }
 }
 
 /// Nanoseconds that `tokens` take, at once or one by one; at least 1, so that speeds are finite.

@@ -14,7 +14,7 @@ fn recorded(operator_spans_max: usize, worker_spans_max: usize) -> Profile {
             recorder.mark(operator, layer, cost(1000));
             let stopwatch = recorder.open_region();
             stopwatch.chunk(0, 1, || ());
-            stopwatch.chunk(1, 4, || std::thread::yield_now());
+            stopwatch.chunk(1, 4, std::thread::yield_now);
             stopwatch.chunk(0, 2, || ());
             recorder.close_region();
         }
@@ -65,12 +65,11 @@ fn spans_follow_each_other_and_lie_inside_their_operator() {
 
 #[test]
 fn full_buffers_drop_events_and_count_them_and_totals_go_on() {
-    let (whole, cut) = (recorded(100, 100), recorded(3, 2));
-    assert_eq!((cut.operators.len(), cut.workers[0].len()), (3, 2));
-    let kept = |p: &Profile| (p.operators.len() + p.workers.iter().map(Vec::len).sum::<usize>()) as u64;
-    assert_eq!((kept(&cut), whole.dropped_events), (3 + 2 * 3, 0));
-    // waits of no length are no events, so their number differs from run to run; two for each worker's work are sure
-    assert!(cut.dropped_events >= 1 + 2 * 2, "{}", cut.dropped_events);
+    let cut = recorded(3, 2);
+    assert_eq!((cut.operators.len(), cut.workers[0].len(), cut.workers[1].len()), (3, 2, 2));
+    // of four operators one is missing, and of the four times that either worker worked two at least; how many waits are
+    // missing too differs from run to run, since those of no length are no events
+    assert!(cut.dropped_events > 2 * 2, "{}", cut.dropped_events);
     assert_eq!(cut.total(Phase::Decode, Operator::Head).calls, 1);
     let mut out = Vec::new();
     let dropped = cut.dropped_events;

@@ -105,14 +105,16 @@ pub fn generate(
     let model = session.model().clone();
     let mut out = Generation::with_room(options.tokens_max);
     let begun = Instant::now();
-    let mut logits = session.forward(prompt_ids, Logits::Last)?;
+    session.forward(prompt_ids, Logits::Last)?;
     out.prefill = begun.elapsed();
     while out.ids.len() < options.tokens_max {
-        let id = sampler.sample(logits);
+        session.mark_sampling();
+        let id = sampler.sample(session.last_logits());
+        session.rest();
         if !out.put(id, model.tokenizer().is_eog(id), options, on_token) {
             break;
         }
-        logits = session.forward(&[id], Logits::Last)?;
+        session.forward(&[id], Logits::Last)?;
     }
     out.logits_finite = session.logits_finite();
     Ok(out)

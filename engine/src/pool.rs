@@ -10,6 +10,7 @@ mod affinity;
 mod topology;
 
 use crate::error::{EngineError, Result};
+use crate::profile::{Cost, Operator, Recorder};
 use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -66,6 +67,7 @@ pub struct Pool {
     wakers: Vec<Thread>,
     thread_ids: Vec<i32>,
     mask_before: Vec<usize>,
+    recorder: Option<Box<Recorder>>,
     _one_owner: PhantomData<Cell<()>>,
 }
 
@@ -97,6 +99,7 @@ impl Pool {
             wakers: Vec::new(),
             thread_ids: vec![affinity::thread_id()],
             mask_before,
+            recorder: None,
             _one_owner: PhantomData,
         };
         for worker in 1..threads {
@@ -138,6 +141,31 @@ impl Pool {
         self.thread_ids.iter().map(|&id| affinity::of_thread(id)).collect()
     }
 
+    /// From now on regions are recorded, and what [`Self::mark`] says is no longer ignored. The recorder must be one for
+    /// this many threads.
+    pub fn start_recording(&mut self, recorder: Recorder) {
+        assert_eq!(recorder.threads(), self.threads(), "a recorder for another number of threads");
+        self.recorder = Some(Box::new(recorder));
+    }
+
+    /// Ends the recording and hands it over; `None` when there was none.
+    pub fn stop_recording(&mut self) -> Option<Recorder> {
+        self.recorder.take().map(|recorder| *recorder)
+    }
+
+    /// Where the recording goes, if there is one.
+    pub fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_deref()
+    }
+
+    /// Says which operator runs from now on; `cost` is asked for only when that is recorded.
+    #[inline]
+    pub fn mark(&self, operator: Operator, layer: Option<usize>, cost: impl FnOnce() -> Cost) {
+        if let Some(recorder) = &self.recorder {
+            recorder.mark(operator, layer, cost());
+        }
+    }
+
     /// Runs `work(worker, range)` over all of `0..items`, in ranges of at most `chunk`, and returns when all is done.
     /// Ranges never overlap; `worker` is below [`Self::threads`] and no two calls run at once with the same number.
     /// Panics when `work` panicked in a worker.
@@ -149,6 +177,16 @@ impl Pool {
             }
             return;
         }
+        let Some(recorder) = &self.recorder else { return self.open_region(items, chunk, work) };
+        let stopwatch = recorder.open_region();
+        self.open_region(items, chunk, &|worker, range| {
+            stopwatch.chunk(worker, range.len(), || work(worker, range));
+        });
+        recorder.close_region();
+    }
+
+    /// As [`Self::scatter`], for at least two workers and two chunks.
+    fn open_region(&self, items: usize, chunk: usize, work: Work<'_>) {
         // SAFETY: only the lifetime is erased; `Closing` keeps this frame alive until nobody is inside the region.
         let work: Work<'static> = unsafe { std::mem::transmute(work) };
         let region = Region { work, items, chunk };

@@ -1,4 +1,4 @@
-//! After the first token, a decode step asks the system for no memory, on any thread.
+//! After the first token, a decode step asks the system for no memory, on any thread, also while it is profiled.
 
 use farmgate_engine::kernels::Isa;
 use farmgate_engine::model::{LoadOptions, Logits, Model, Session};
@@ -45,17 +45,23 @@ fn decode_allocates_nothing_after_the_first_token() {
             let prompt: Vec<u32> = (0..64).collect();
             session.forward(&prompt, Logits::Last).unwrap();
 
-            // A worker makes its buffers when it first gets a turn, which on a busy machine may be late: some stretch of
-            // 16 tokens must be free of allocations, and one made for every token would be in all of them.
-            let quiet = (0..10).any(|_| {
-                session.truncate(64);
-                let before = ALLOCATIONS.load(Ordering::SeqCst);
-                for id in 0..16 {
-                    session.forward(&[id], Logits::Last).unwrap();
+            for profiled in [false, true] {
+                if profiled {
+                    session.start_profile();
                 }
-                ALLOCATIONS.load(Ordering::SeqCst) == before
-            });
-            assert!(quiet, "{file} {}: every stretch of 16 tokens allocated", isa.name());
+                // A worker makes its buffers when it first gets a turn, which on a busy machine may be late: some stretch of
+                // 16 tokens must be free of allocations, and one made for every token would be in all of them.
+                let quiet = (0..10).any(|_| {
+                    session.truncate(64);
+                    let before = ALLOCATIONS.load(Ordering::SeqCst);
+                    for id in 0..16 {
+                        session.forward(&[id], Logits::Last).unwrap();
+                    }
+                    ALLOCATIONS.load(Ordering::SeqCst) == before
+                });
+                assert!(quiet, "{file} {}, profiled {profiled}: every stretch of 16 tokens allocated", isa.name());
+            }
+            assert!(session.take_profile().is_some_and(|p| !p.operators.is_empty()));
         }
     }
 }

@@ -3,6 +3,7 @@
 mod apart;
 mod architecture;
 mod attention;
+mod cost;
 mod hyperparameters;
 mod operators;
 mod rope;

@@ -3,6 +3,7 @@
 use super::Model;
 use super::apart::EXACT_TOKENS_MAX;
 use super::attention::{Attention, AttentionScratch};
+use super::cost::Batch;
 use super::hyperparameters::Hyperparameters;
 use super::operators::Operators;
 use super::rope::RopeTables;
@@ -10,7 +11,8 @@ use crate::error::{EngineError, Result};
 use crate::kernels::{Activations, Isa, vector};
 use crate::kv_cache::{CacheOptions, KvCache, KvPolicy, LayerWidths};
 use crate::pool::Pool;
-use crate::protocol::EngineConfig;
+use crate::profile::{Operator, Profile, Recorder};
+use crate::protocol::{EngineConfig, KvType};
 use std::sync::Arc;
 
 /// Tokens that go through the network together.
@@ -41,6 +43,8 @@ pub struct Session {
     logits: Vec<f32>,
     logits_finite: bool,
     batch_max: usize,
+    /// How keys and values are cached.
+    cached_types: (KvType, KvType),
     /// What the cache was filled with, from the first token on; no more of it than the context.
     held: Vec<u32>,
 }
@@ -125,6 +129,7 @@ impl Session {
             logits: vec![0.0; model.vocab()],
             logits_finite: true,
             batch_max,
+            cached_types: (options.key_type, options.value_type),
             held: Vec::with_capacity(context),
             model,
             pool,
@@ -148,8 +153,11 @@ impl Session {
         let batches = ids.len().div_ceil(batch_max);
         for (i, batch) in ids.chunks(batch_max).enumerate() {
             self.remember(batch);
-            self.run_layers(batch, false);
             let n = batch.len();
+            if let Some(recorder) = self.pool.recorder() {
+                recorder.begin_pass(n);
+            }
+            self.run_layers(batch, false);
             match which {
                 Logits::All => self.run_head(0..n, i * batch_max * vocab, false),
                 Logits::Last if i + 1 == batches => self.run_head(n - 1..n, 0, false),
@@ -158,6 +166,7 @@ impl Session {
         }
         let logits = &self.logits[..wanted];
         self.logits_finite &= vector::all_finite(self.model.isa, logits);
+        self.rest();
         Ok(logits)
     }
 
@@ -169,6 +178,9 @@ impl Session {
         self.reserve_exact(ids.len())?;
         let (n, wanted) = (ids.len(), ids.len() * self.model.vocab());
         self.remember(ids);
+        if let Some(recorder) = self.pool.recorder() {
+            recorder.begin_pass(n);
+        }
         self.run_layers(ids, true);
         self.run_head(0..n, 0, true);
         let logits = &self.logits[..wanted];
@@ -225,20 +237,16 @@ impl Session {
     /// Embeds a batch and takes it through all layers; leaves the residual stream in the scratch and the cache grown.
     /// `exact`: with the numbers of single steps.
     fn run_layers(&mut self, ids: &[u32], exact: bool) {
-        let Self { model, pool, cache, ropes, scratch, attention, activations, apart, .. } = self;
+        let Self { model, pool, cache, ropes, scratch, attention, activations, apart, cached_types, .. } = self;
         let (h, weights, n, first) = (&model.hyperparameters, &model.weights, ids.len(), cache.depth());
         cache.grow(n);
         let apart = exact.then_some(&mut apart[..]);
         let mut ops = Operators { pool, isa: model.isa, gguf: &model.gguf, activations, apart, n, eps: h.norm_eps };
         let residual = &mut scratch.residual[..n * h.hidden]; // (n, hidden)
         let branch = &mut scratch.branch[..n * h.hidden]; // (n, hidden)
-
-        for (row, &id) in residual.chunks_exact_mut(h.hidden).zip(ids) {
-            weights.embedding.widen_row(&model.gguf, id as usize, row);
-        }
-        if h.embedding_scale != 1.0 {
-            vector::scale(model.isa, residual, h.embedding_scale);
-        }
+        let batch = Batch { tokens: n, first, cached: *cached_types };
+        embed(model, pool, ids, batch, residual);
+        let mark = |operator, i: usize| pool.mark(operator, Some(i), || model.cost(operator, i, batch));
         ropes.fill(first, n);
 
         for (i, (layer, shape)) in weights.layers.iter().zip(&h.layers).enumerate() {
@@ -249,19 +257,24 @@ impl Session {
             let gate = &mut scratch.gate[..n * shape.ffn]; // (n, ffn)
             let up = &mut scratch.up[..n * shape.ffn]; // (n, ffn)
 
+            mark(Operator::AttentionNorm, i);
             ops.norm(residual, &layer.attention_norm, branch);
+            mark(Operator::Qkv, i);
             ops.project(
                 branch,
                 &mut [(&layer.query, &mut *query), (&layer.key, &mut *key), (&layer.value, &mut *value)],
             );
             let (rope, rotation, cached) = (ropes.of(shape.local), h.rotation(), cache.layer(i));
+            mark(Operator::Rope, i);
             ops.shift(query, layer.query_bias.as_deref());
             ops.shift(key, layer.key_bias.as_deref());
             ops.shift(value, layer.value_bias.as_deref());
             ops.turn(query, h.key_dim, layer.query_norm.as_deref(), rope, rotation);
             ops.turn(key, h.key_dim, layer.key_norm.as_deref(), rope, rotation);
+            mark(Operator::KvStore, i);
             ops.store(key, &cached.keys, cached.bytes, first);
             ops.store(value, &cached.values, cached.bytes, first);
+            mark(Operator::Attention, i);
             let attend = |first: usize| Attention {
                 scale: h.attention_scale,
                 cap: h.attention_cap,
@@ -270,35 +283,75 @@ impl Session {
             // all tokens at once, or each as the single one that it must look like
             let rows = if exact { 1 } else { n };
             let (query_len, mixed_len) = (rows * shape.heads * h.key_dim, rows * shape.heads * h.value_dim);
-            for (i, (query, mixed)) in query.chunks_exact(query_len).zip(mixed.chunks_exact_mut(mixed_len)).enumerate()
+            for (t, (query, mixed)) in query.chunks_exact(query_len).zip(mixed.chunks_exact_mut(mixed_len)).enumerate()
             {
-                attend(first + i).run(pool, attention, query, mixed);
+                attend(first + t).run(pool, attention, query, mixed);
             }
+            mark(Operator::OutputProjection, i);
             ops.project(mixed, &mut [(&layer.output, &mut *branch)]);
+            mark(Operator::AttentionResidual, i);
             ops.join(residual, branch, layer.output_bias.as_deref(), layer.attention_post_norm.as_deref());
 
+            mark(Operator::FfnNorm, i);
             ops.norm(residual, &layer.ffn_norm, branch);
+            mark(Operator::GateUp, i);
             ops.project(branch, &mut [(&layer.gate, &mut *gate), (&layer.up, &mut *up)]);
+            mark(Operator::Activation, i);
             ops.gate(h.architecture.gate(), gate, up);
+            mark(Operator::Down, i);
             ops.project(gate, &mut [(&layer.down, &mut *branch)]);
+            mark(Operator::FfnResidual, i);
             ops.join(residual, branch, None, layer.ffn_post_norm.as_deref());
         }
     }
 
     /// Final norm and output head for `tokens` of the last batch; logits go to `self.logits[at..]`.
     fn run_head(&mut self, tokens: std::ops::Range<usize>, at: usize, exact: bool) {
-        let Self { model, pool, scratch, activations, apart, logits, .. } = self;
+        let Self { model, pool, scratch, activations, apart, logits, cached_types, .. } = self;
         let (h, weights, n) = (&model.hyperparameters, &model.weights, tokens.len());
         let apart = exact.then_some(&mut apart[..]);
         let mut ops = Operators { pool, isa: model.isa, gguf: &model.gguf, activations, apart, n, eps: h.norm_eps };
         let residual = &scratch.residual[tokens.start * h.hidden..tokens.end * h.hidden]; // (n, hidden)
         let branch = &mut scratch.branch[..n * h.hidden]; // (n, hidden)
         let logits = &mut logits[at..at + n * model.vocab()]; // (n, vocab)
+        let batch = Batch { tokens: n, first: 0, cached: *cached_types };
+        let mark = |operator| pool.mark(operator, None, || model.cost(operator, 0, batch));
 
+        mark(Operator::HeadNorm);
         ops.norm(residual, &weights.head_norm, branch);
+        mark(Operator::Head);
         ops.project(branch, &mut [(&weights.head, &mut *logits)]);
         if let Some(cap) = h.logit_cap {
             vector::soft_cap(model.isa, logits, cap);
+        }
+    }
+
+    /// Records, from now on, what every operator of a pass takes.
+    pub fn start_profile(&mut self) {
+        let recorder = Recorder::new(self.pool.threads());
+        self.pool.start_recording(recorder);
+    }
+
+    /// Ends the recording and returns it; `None` when there was none.
+    pub fn take_profile(&mut self) -> Option<Profile> {
+        self.pool.stop_recording().map(Recorder::finish)
+    }
+
+    /// The last position's logits (vocab) once more, after a pass that was asked for [`Logits::Last`].
+    pub fn last_logits(&self) -> &[f32] {
+        &self.logits[..self.model.vocab()]
+    }
+
+    /// For a profile: from now on a token is chosen from the last logits, until [`Self::rest`].
+    pub fn mark_sampling(&self) {
+        let batch = Batch { tokens: 1, first: 0, cached: self.cached_types };
+        self.pool.mark(Operator::Sampling, None, || self.model.cost(Operator::Sampling, 0, batch));
+    }
+
+    /// For a profile: what follows is not the engine's.
+    pub fn rest(&self) {
+        if let Some(recorder) = self.pool.recorder() {
+            recorder.rest();
         }
     }
 
@@ -385,6 +438,18 @@ impl Session {
     /// The model.
     pub fn model(&self) -> &Arc<Model> {
         &self.model
+    }
+}
+
+/// Starts the residual stream (n, hidden) with the tokens' embeddings.
+fn embed(model: &Model, pool: &Pool, ids: &[u32], batch: Batch, residual: &mut [f32]) {
+    let h = &model.hyperparameters;
+    pool.mark(Operator::Embedding, None, || model.cost(Operator::Embedding, 0, batch));
+    for (row, &id) in residual.chunks_exact_mut(h.hidden).zip(ids) {
+        model.weights.embedding.widen_row(&model.gguf, id as usize, row);
+    }
+    if h.embedding_scale != 1.0 {
+        vector::scale(model.isa, residual, h.embedding_scale);
     }
 }
 

@@ -1,6 +1,7 @@
 //! `farmhand generate`: text on stdout as it comes, timings on stderr.
 
 use super::args::{Args, Flag, Verb};
+use super::profile::{self, Profiling};
 use crate::error::{EngineError, Result};
 use crate::generate::{Continue, GenerateOptions, Generation, generate};
 use crate::kv_cache::{CacheOptions, KvPolicy};
@@ -54,6 +55,8 @@ pub const VERB: Verb = Verb {
         Flag { names: &["--special"], value: None, help: "read special tokens in the prompt as such, and print them" },
         Flag { names: &["--ignore-eos"], value: None, help: "go on after an end-of-generation token" },
         Flag { names: &["--no-mmap"], value: None, help: "read the model into memory instead of mapping it" },
+        profile::PROFILE,
+        profile::ROOFLINE,
     ],
     run,
 };
@@ -72,6 +75,7 @@ fn run(args: &Args) -> Result<u8> {
         policy: args.word("--kv-policy", KvPolicy::Full)?,
     };
     let special = args.has("--special");
+    let profiling = Profiling::from_args(args)?;
 
     let model = Arc::new(Model::load(path, &LoadOptions { mmap: !args.has("--no-mmap"), isa: None })?);
     let ids = model.tokenizer().encode(&prompt, true, special);
@@ -91,9 +95,11 @@ fn run(args: &Args) -> Result<u8> {
             Continue::No
         }
     };
+    profiling.start(&mut session);
     let generation = generate(&mut session, &ids, options, &mut sampler, &mut |id, _| {
         if model.tokenizer().is_eog(id) && !special { Continue::Yes } else { emit(&decoder.push(id)) }
     })?;
+    profiling.keep(&mut session, args.require("--model")?);
     emit(&decoder.finish());
     emit("\n");
     match failed {
@@ -106,6 +112,8 @@ fn run(args: &Args) -> Result<u8> {
         return Err(EngineError::model("logits are not finite numbers").at(path.display().to_string()));
     }
     eprintln!("{}", timings(&session, ids.len(), &generation));
+    drop(session);
+    profiling.finish()?;
     Ok(0)
 }
 

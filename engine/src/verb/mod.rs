@@ -11,6 +11,8 @@ mod lease;
 mod logits;
 mod perplexity;
 mod probe;
+mod profile;
+mod roofline;
 mod run;
 mod stop;
 mod tokenize;
@@ -26,6 +28,7 @@ pub const VERBS: &[&Verb] = &[
     &logits::VERB,
     &perplexity::VERB,
     &probe::VERB,
+    &roofline::VERB,
     &run::VERB,
     &exec::VERB,
     &stop::VERB,

@@ -1,4 +1,4 @@
-//! `farmhand probe`: what is this device?
+//! `farmhand probe`: what is this device? How fast it is, `farmhand roofline` measures.
 
 use super::args::{Args, Flag, Verb};
 use super::json;
@@ -10,7 +10,7 @@ use std::path::Path;
 /// `farmhand probe`.
 pub const VERB: Verb = Verb {
     name: "probe",
-    summary: "ask what this device is and print its fingerprint as JSON; changes nothing",
+    summary: "ask what this device is and print its fingerprint as JSON; changes nothing (speeds: roofline, bench --profile)",
     positional: "",
     flags: &[
         Flag { names: &["--root"], value: Some("DIR"), help: "read /sys, /proc and /etc below DIR (default /)" },

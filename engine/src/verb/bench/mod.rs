@@ -1,6 +1,7 @@
 //! `farmhand bench`: prefill and decode speed, with llama-bench's flags and field names where it has them.
 
 use super::args::{Args, Flag, Verb};
+use super::profile::{self, Profiling};
 use crate::error::{EngineError, Result};
 use crate::kv_cache::CacheOptions;
 use crate::model::{BATCH_TOKENS_MAX, LoadOptions, Logits, Model, Session};
@@ -48,6 +49,8 @@ pub const VERB: Verb = Verb {
             help: "a repetition for each line on stdin, its nanoseconds on stdout: for turns with another engine",
         },
         Flag { names: &["--no-warmup"], value: None, help: "no unmeasured repetition before each test" },
+        profile::PROFILE,
+        profile::ROOFLINE,
     ],
     run,
 };
@@ -65,6 +68,7 @@ struct Request {
     warm_up: bool,
     paced: bool,
     format: Format,
+    profiling: Profiling,
 }
 
 /// One test: `prompt` tokens at once or `decode` tokens one by one, after `depth` tokens in the cache.
@@ -90,6 +94,7 @@ fn run(args: &Args) -> Result<u8> {
         }
     }
     printer.finish();
+    request.profiling.finish()?;
     match printer.rows {
         0 => Err(EngineError::usage("nothing to measure").hint("give -p or -n a number above 0")),
         _ => Ok(0),
@@ -129,6 +134,7 @@ impl Request {
             warm_up: !args.has("--no-warmup"),
             paced: args.has("--paced"),
             format,
+            profiling: Profiling::from_args(args)?,
         })
     }
 
@@ -169,6 +175,7 @@ fn measure(model: &Arc<Model>, path: &str, request: &Request, test: Test) -> Res
     if depth > 0 {
         session.forward(&before, Logits::None)?;
     }
+    request.profiling.start(&mut session);
     let mut once = || {
         // a window may not reach back
         if session.truncate(before.len()) < before.len() {
@@ -182,6 +189,7 @@ fn measure(model: &Arc<Model>, path: &str, request: &Request, test: Test) -> Res
     } else {
         (0..request.repetitions).map(|_| once()).collect::<Result<Vec<u64>>>()?
     };
+    request.profiling.keep(&mut session, &format!("{path} {}", test_name(prompt, decode, depth)));
     if !session.logits_finite() {
         return Err(EngineError::model("logits are not finite numbers").at(path.to_owned()));
     }
@@ -231,6 +239,12 @@ fn at_the_callers_pace(once: &mut dyn FnMut() -> Result<u64>) -> Result<Vec<u64>
         true => Err(EngineError::usage("stdin ended before the first repetition")),
         false => Ok(samples_ns),
     }
+}
+
+/// As llama-bench names a test: `pp512`, `tg128 @ d4096`.
+fn test_name(prompt: u32, decode: u32, depth: u32) -> String {
+    let test = if prompt > 0 { format!("pp{prompt}") } else { format!("tg{decode}") };
+    if depth > 0 { format!("{test} @ d{depth}") } else { test }
 }
 
 /// Nanoseconds that `tokens` take, at once or one by one; at least 1, so that speeds are finite.

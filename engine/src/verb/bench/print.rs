@@ -119,10 +119,7 @@ fn csv(row: &serde_json::Value) -> String {
 }
 
 fn markdown(row: &Row) -> String {
-    let mut test = if row.n_prompt > 0 { format!("pp{}", row.n_prompt) } else { format!("tg{}", row.n_gen) };
-    if row.n_depth > 0 {
-        test.push_str(&format!(" @ d{}", row.n_depth));
-    }
+    let test = super::test_name(row.n_prompt, row.n_gen, row.n_depth);
     format!(
         "| {} | {:.2} MiB | {:.2} M | {} | {} | {test} | {:.2} ± {:.2} |",
         row.model_type,

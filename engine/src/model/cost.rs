@@ -1,0 +1,106 @@
+//! What each operator of a pass reads, writes and computes, from the shapes alone: for profiles.
+
+use super::Model;
+use super::weights::Matrix;
+use crate::kernels::{self, ActivationFormat};
+use crate::profile::{Cost, Operator};
+use crate::protocol::KvType;
+
+/// The part of a pass that costs depend on.
+#[derive(Debug, Clone, Copy)]
+pub struct Batch {
+    /// Tokens.
+    pub tokens: usize,
+    /// Position of the first of them.
+    pub first: usize,
+    /// How keys and values are cached.
+    pub cached: (KvType, KvType),
+}
+
+/// Bytes of `n` vectors of `width` floats.
+fn floats(n: usize, width: usize) -> u64 {
+    (n * width * size_of::<f32>()) as u64
+}
+
+/// Bytes of `n` cached keys or values of `width` elements.
+fn cached(n: usize, width: usize, kv_type: KvType) -> u64 {
+    (n * kv_type.row_bytes(width).expect("whole blocks, which the cache checks")) as u64
+}
+
+impl Model {
+    /// What `operator` takes for that batch, in that layer if it belongs to one. Each weight counts once a batch, each
+    /// position of the cache that any token of the batch sees once a layer.
+    pub(super) fn cost(&self, operator: Operator, layer: usize, batch: Batch) -> Cost {
+        let (h, w, n) = (&self.hyperparameters, &self.weights, batch.tokens);
+        let (shape, weights) = (&h.layers[layer], &w.layers[layer]);
+        let (q, k, v) = (shape.heads * h.key_dim, shape.kv_heads * h.key_dim, shape.kv_heads * h.value_dim);
+        let mixed = shape.heads * h.value_dim;
+        let hidden = floats(n, h.hidden);
+        let len = |vector: &Option<Vec<f32>>| vector.as_deref().map_or(0, |v| floats(1, v.len()));
+        let cached = |n| cached(n, k, batch.cached.0) + cached(n, v, batch.cached.1);
+        let activations = |bytes| Cost { activation_bytes: bytes, ..Cost::default() };
+        let norm = |weight: &[f32]| Cost { weight_bytes: floats(1, weight.len()), ..activations(2 * hidden) };
+        let residual = |extra| Cost { weight_bytes: extra, ..activations(3 * hidden) };
+        match operator {
+            Operator::Embedding => Cost {
+                rows: n as u64,
+                weight_bytes: stored_bytes(&w.embedding) / w.embedding.rows as u64 * n as u64,
+                ..activations(hidden)
+            },
+            Operator::AttentionNorm => norm(&weights.attention_norm),
+            Operator::Qkv => product(n, &[&weights.query, &weights.key, &weights.value]),
+            Operator::Rope => {
+                // values are touched only where they have a bias
+                let turned = q + k + if weights.value_bias.is_some() { v } else { 0 };
+                let vectors = [&weights.query_bias, &weights.key_bias, &weights.value_bias];
+                let norms = len(&weights.query_norm) + len(&weights.key_norm);
+                let weight_bytes = vectors.into_iter().map(len).sum::<u64>() + norms;
+                Cost { weight_bytes, ..activations(2 * floats(n, turned)) }
+            }
+            Operator::KvStore => Cost { kv_bytes: cached(n), ..activations(floats(n, k + v)) },
+            Operator::Attention => {
+                let window = h.window_tokens.filter(|_| shape.local).unwrap_or(usize::MAX);
+                let seen = |token: usize| (batch.first + token + 1).min(window);
+                let pairs: usize = (0..n).map(seen).sum();
+                // all that the first token sees, and each later token's own
+                let positions = seen(0) + n - 1;
+                Cost {
+                    kv_bytes: cached(positions),
+                    f32_operations: 2 * (pairs * (q + mixed)) as u64,
+                    ..activations(floats(n, q + mixed))
+                }
+            }
+            Operator::OutputProjection => product(n, &[&weights.output]),
+            Operator::AttentionResidual => residual(len(&weights.output_bias) + len(&weights.attention_post_norm)),
+            Operator::FfnNorm => norm(&weights.ffn_norm),
+            Operator::GateUp => product(n, &[&weights.gate, &weights.up]),
+            Operator::Activation => activations(3 * floats(n, shape.ffn)),
+            Operator::Down => product(n, &[&weights.down]),
+            Operator::FfnResidual => residual(len(&weights.ffn_post_norm)),
+            Operator::HeadNorm => norm(&w.head_norm),
+            Operator::Head => product(n, &[&w.head]),
+            Operator::Sampling => activations(floats(n, w.head.rows)),
+        }
+    }
+}
+
+fn stored_bytes(matrix: &Matrix) -> u64 {
+    let row = matrix.tensor_type().row_bytes(matrix.cols).expect("weights are whole blocks, which loading checks");
+    (row * matrix.rows) as u64
+}
+
+/// Products of `n` vectors with matrices that share their input.
+fn product(n: usize, matrices: &[&Matrix]) -> Cost {
+    let mut cost = Cost { activation_bytes: floats(n, matrices[0].cols), ..Cost::default() };
+    for matrix in matrices {
+        let operations = 2 * (n * matrix.rows * matrix.cols) as u64;
+        cost.rows += matrix.rows as u64;
+        cost.weight_bytes += stored_bytes(matrix);
+        cost.activation_bytes += floats(n, matrix.rows);
+        match kernels::activation_format(matrix.tensor_type()) {
+            ActivationFormat::F32 | ActivationFormat::F16 | ActivationFormat::Bf16 => cost.f32_operations += operations,
+            _ => cost.int8_operations += operations,
+        }
+    }
+    cost
+}

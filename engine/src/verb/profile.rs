@@ -1,0 +1,115 @@
+//! `--profile FILE` of the verbs that run a model: a trace goes into the file, tables go to stderr.
+
+use super::args::{Args, Flag};
+use crate::error::{EngineError, Result};
+use crate::model::Session;
+use crate::profile::{Ceilings, Profile, table, write_trace};
+use crate::roofline::{ROUNDS_QUICK, Request, Roofline};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+/// Asks for a profile.
+pub const PROFILE: Flag = Flag {
+    names: &["--profile"],
+    value: Some("FILE"),
+    help: "record every operator: trace for Perfetto into FILE, tables on stderr",
+};
+/// Says what to hold a profile against.
+pub const ROOFLINE: Flag = Flag {
+    names: &["--roofline"],
+    value: Some("FILE"),
+    help: "ceilings for --profile, from `farmhand roofline -o json` (measured after the run)",
+};
+
+/// What was asked for, and what has been recorded.
+pub struct Profiling {
+    trace: Option<(PathBuf, File)>,
+    ceilings: Option<(PathBuf, Roofline)>,
+    recordings: RefCell<Vec<(String, Profile)>>,
+}
+
+impl Profiling {
+    /// Creates the trace and reads the ceilings, so that a run does not end with what is known at its begin. Usage error
+    /// for ceilings without a profile; errors of both files.
+    pub fn from_args(args: &Args) -> Result<Self> {
+        let trace = match args.get("--profile") {
+            None => None,
+            Some(path) => {
+                let file = File::create(path).map_err(|e| EngineError::io("cannot create the trace", &e).at(path))?;
+                Some((PathBuf::from(path), file))
+            }
+        };
+        let ceilings = match args.get("--roofline") {
+            None => None,
+            Some(_) if trace.is_none() => {
+                return Err(EngineError::usage("`--roofline` says what to hold a profile against, but there is none")
+                    .hint("add --profile FILE"));
+            }
+            Some(path) => Some((PathBuf::from(path), Roofline::read(Path::new(path))?)),
+        };
+        Ok(Self { trace, ceilings, recordings: RefCell::new(Vec::new()) })
+    }
+
+    /// Begins to record, if that was asked for.
+    pub fn start(&self, session: &mut Session) {
+        if self.trace.is_some() {
+            session.start_profile();
+        }
+    }
+
+    /// Ends the session's recording and keeps it under `name`.
+    pub fn keep(&self, session: &mut Session, name: &str) {
+        if let Some(profile) = session.take_profile() {
+            self.recordings.borrow_mut().push((name.to_owned(), profile));
+        }
+    }
+
+    /// Writes the trace and prints the tables. Measures the ceilings where they were not given, so nothing else should
+    /// run any more. System errors of writing and of measuring.
+    pub fn finish(self) -> Result<()> {
+        let Some((path, file)) = self.trace else { return Ok(()) };
+        let recordings = self.recordings.into_inner();
+        write_trace(BufWriter::new(file), &recordings)
+            .map_err(|e| EngineError::io("cannot write the trace", &e).at(path.display().to_string()))?;
+        let (source, roofline) = match self.ceilings {
+            Some((path, roofline)) => (path.display().to_string(), roofline),
+            None => {
+                let threads: BTreeSet<usize> = recordings.iter().map(|(_, profile)| profile.threads).collect();
+                let threads = threads.into_iter().collect();
+                let request = Request { threads, rounds: ROUNDS_QUICK, buffer_bytes: None };
+                ("measured after the run".to_owned(), Roofline::measure(&request)?)
+            }
+        };
+        for (name, profile) in &recordings {
+            let ceilings = ceilings(&roofline, profile.threads);
+            eprint!("\n{}", table(name, profile, ceilings.as_ref()));
+            eprintln!("{}", about(&source, profile.threads, ceilings.as_ref()));
+        }
+        eprintln!("trace: {}; the cost of recording is part of all figures of this run", path.display());
+        Ok(())
+    }
+}
+
+fn ceilings(roofline: &Roofline, threads: usize) -> Option<Ceilings> {
+    let point = roofline.point(u32::try_from(threads).ok()?)?;
+    Some(Ceilings {
+        read_gb_per_s: point.read_gb_per_s(),
+        f32_gflop_per_s: point.f32_gflop_per_s.median,
+        int8_gop_per_s: point.int8_gop_per_s.median,
+    })
+}
+
+fn about(source: &str, threads: usize, ceilings: Option<&Ceilings>) -> String {
+    match ceilings {
+        Some(c) => format!(
+            "roofline of {threads} threads ({source}): read {:.1} GB/s, f32 {:.1} GFLOP/s, int8 {:.1} GOP/s",
+            c.read_gb_per_s, c.f32_gflop_per_s, c.int8_gop_per_s
+        ),
+        None => format!(
+            "no roofline of {threads} threads in {source}\n\nhint: `farmhand roofline -t {threads} -o json` makes one"
+        ),
+    }
+}

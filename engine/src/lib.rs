@@ -8,6 +8,8 @@ pub mod hash;
 pub mod text;
 pub mod clock;
 pub mod protocol;
+pub mod tree;
+pub mod cores;
 
 // engine
 pub mod gguf;

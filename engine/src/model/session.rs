@@ -90,7 +90,7 @@ impl Session {
             .map(|l| LayerWidths { kv_heads: l.kv_heads, key_dim: h.key_dim, value_dim: h.value_dim })
             .collect();
         let cache = KvCache::new(&widths, context)?;
-        let pool = Pool::new(config.threads as usize)?;
+        let pool = Pool::for_config(config)?;
         let batch_max = BATCH_TOKENS_MAX.min(context);
         let mixed = h.widest(|l| l.heads) * h.value_dim;
         let k_max = h.hidden.max(h.widest(|l| l.ffn)).max(mixed);
@@ -128,8 +128,9 @@ impl Session {
         }
         let batches = ids.len().div_ceil(BATCH_TOKENS_MAX);
         for (i, batch) in ids.chunks(BATCH_TOKENS_MAX).enumerate() {
-            self.run_layers(batch);
             let n = batch.len();
+            self.pool.set_active(if n == 1 { self.pool.decode_threads() } else { self.pool.prefill_threads() });
+            self.run_layers(batch);
             match which {
                 Logits::All => self.run_head(0..n, i * BATCH_TOKENS_MAX * vocab),
                 Logits::Last if i + 1 == batches => self.run_head(n - 1..n, 0),
@@ -279,9 +280,24 @@ impl Session {
         self.scratch.bytes() + self.attention.bytes() + self.ropes.bytes() + self.activations.bytes() + logits
     }
 
-    /// Worker threads running.
+    /// Worker threads that serve one token at a time.
     pub fn threads_effective(&self) -> u32 {
-        self.pool.threads() as u32
+        self.pool.decode_threads() as u32
+    }
+
+    /// Worker threads that serve a prompt.
+    pub fn threads_batch_effective(&self) -> u32 {
+        self.pool.prefill_threads() as u32
+    }
+
+    /// The core that each worker was to be pinned to; empty texts when none was.
+    pub fn affinity_wanted(&self) -> Vec<String> {
+        self.pool.affinity_wanted()
+    }
+
+    /// Where the kernel does not do now what was asked for, in words; empty when it does.
+    pub fn affinity_faults(&self) -> Vec<String> {
+        self.pool.affinity_faults()
     }
 
     /// `Cpus_allowed_list` of each worker, as the kernel has it now.

@@ -4,7 +4,7 @@ use super::args::{Args, Flag, Verb};
 use crate::error::{EngineError, Result};
 use crate::generate::{Continue, GenerateOptions, Generation, generate};
 use crate::model::{LoadOptions, Model, Session};
-use crate::protocol::{EngineConfig, KvType};
+use crate::protocol::EngineConfig;
 use crate::sampler::Sampler;
 use crate::tokenizer::StreamDecoder;
 use std::io::Write;
@@ -60,7 +60,7 @@ fn run(args: &Args) -> Result<u8> {
     let ids = model.tokenizer().encode(&prompt, true, special);
     let needed = ids.len().saturating_add(options.tokens_max);
     let context_tokens = args.number("--ctx-size", u32::try_from(needed.max(CONTEXT_TOKENS)).unwrap_or(u32::MAX))?;
-    let config = EngineConfig { threads, context_tokens, kv_type: KvType::F16, mmap: !args.has("--no-mmap") };
+    let config = EngineConfig { threads, context_tokens, mmap: !args.has("--no-mmap"), ..EngineConfig::default() };
     let mut session = Session::new(Arc::clone(&model), &config)?;
 
     let mut decoder = StreamDecoder::new(model.tokenizer());

@@ -3,7 +3,7 @@
 use super::args::{Args, Flag, Verb};
 use crate::error::{EngineError, Result};
 use crate::model::{BATCH_TOKENS_MAX, LoadOptions, Logits, Model, Session};
-use crate::protocol::{EngineConfig, KvType};
+use crate::protocol::EngineConfig;
 use crate::sampler::SplitMix64;
 use std::path::Path;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ fn measure(
     let context_tokens = depth
         .checked_add(prompt.max(decode))
         .ok_or_else(|| EngineError::usage(format!("{depth} tokens and {} more are too many", prompt.max(decode))))?;
-    let config = EngineConfig { threads, context_tokens, kv_type: KvType::F16, mmap: request.mmap };
+    let config = EngineConfig { threads, context_tokens, mmap: request.mmap, ..EngineConfig::default() };
     let mut session = Session::new(Arc::clone(model), &config)?;
     let mut ids = Ids { random: SplitMix64::new(1), vocab: model.vocab() as u64 };
     let test_time = utc_now();

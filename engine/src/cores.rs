@@ -1,7 +1,7 @@
 //! Cores and how they form clusters: by capacity, else by highest clock, else by the kind of core.
 
 use crate::protocol::CoreCluster;
-use crate::tree::{Tree, core_list};
+use crate::tree::{Tree, core_list, fields};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -117,9 +117,4 @@ fn kinds(cpuinfo: &str) -> BTreeMap<u32, Option<u64>> {
         }
     }
     kinds
-}
-
-/// `key : value` lines of `/proc/cpuinfo` and its like.
-pub fn fields(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    text.lines().filter_map(|line| line.split_once(':')).map(|(key, value)| (key.trim(), value.trim()))
 }

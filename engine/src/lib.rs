@@ -10,6 +10,7 @@ pub mod clock;
 pub mod protocol;
 pub mod tree;
 pub mod cores;
+pub mod memory;
 
 // engine
 pub mod gguf;

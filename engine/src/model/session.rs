@@ -35,6 +35,8 @@ pub struct Session {
     scratch: Scratch,
     attention: AttentionScratch,
     activations: Activations,
+    /// Tokens of the largest batch that the buffers hold.
+    room_tokens: usize,
     logits: Vec<f32>,
     logits_finite: bool,
 }
@@ -73,6 +75,11 @@ impl Scratch {
     }
 }
 
+/// Elements of the longest input of a product.
+fn widest_input(h: &Hyperparameters) -> usize {
+    h.hidden.max(h.widest(|l| l.ffn)).max(h.widest(|l| l.heads) * h.value_dim)
+}
+
 impl Session {
     /// Takes the cache, starts the workers. Usage errors for a configuration that makes no sense, system errors when
     /// memory or threads cannot be had.
@@ -91,16 +98,15 @@ impl Session {
             .collect();
         let cache = KvCache::new(&widths, context)?;
         let pool = Pool::for_config(config)?;
-        let batch_max = BATCH_TOKENS_MAX.min(context);
-        let mixed = h.widest(|l| l.heads) * h.value_dim;
-        let k_max = h.hidden.max(h.widest(|l| l.ffn)).max(mixed);
+        let k_max = widest_input(h);
         let group = h.widest(|l| l.heads / l.kv_heads);
         let heads = h.widest(|l| l.heads);
         Ok(Self {
-            ropes: RopeTables::new(h, model.weights.rope_divisors.as_deref(), batch_max),
-            scratch: Scratch::new(h, batch_max),
+            ropes: RopeTables::new(h, model.weights.rope_divisors.as_deref(), 1),
+            scratch: Scratch::new(h, 1),
+            room_tokens: 1,
             attention: AttentionScratch::new(pool.threads(), heads, group, h.key_dim, h.value_dim, context),
-            activations: Activations::new(k_max, batch_max),
+            activations: Activations::new(k_max, 1),
             logits: vec![0.0; model.vocab()],
             logits_finite: true,
             model,
@@ -129,7 +135,6 @@ impl Session {
         let batches = ids.len().div_ceil(BATCH_TOKENS_MAX);
         for (i, batch) in ids.chunks(BATCH_TOKENS_MAX).enumerate() {
             let n = batch.len();
-            self.pool.set_active(if n == 1 { self.pool.decode_threads() } else { self.pool.prefill_threads() });
             self.run_layers(batch);
             match which {
                 Logits::All => self.run_head(0..n, i * BATCH_TOKENS_MAX * vocab),
@@ -162,8 +167,28 @@ impl Session {
         Ok(())
     }
 
+    /// Grows the buffers to batches of `n` tokens: a session that only decodes holds what one token needs. Their content is
+    /// of no use after a batch, so the old ones go before the new ones come.
+    fn make_room(&mut self, n: usize) {
+        if n <= self.room_tokens {
+            return;
+        }
+        // prompts of growing length must not each grow the buffers a little
+        let room = n.next_power_of_two().min(BATCH_TOKENS_MAX.min(self.cache.context_tokens())).max(n);
+        let h = &self.model.hyperparameters;
+        self.scratch = Scratch::new(h, 0);
+        self.scratch = Scratch::new(h, room);
+        self.ropes = RopeTables::new(h, self.model.weights.rope_divisors.as_deref(), room);
+        self.activations = Activations::new(0, 0);
+        self.activations = Activations::new(widest_input(h), room);
+        self.room_tokens = room;
+    }
+
     /// Embeds a batch and takes it through all layers; leaves the residual stream in the scratch and the cache grown.
     fn run_layers(&mut self, ids: &[u32]) {
+        self.make_room(ids.len());
+        let workers = if ids.len() == 1 { self.pool.decode_threads() } else { self.pool.prefill_threads() };
+        self.pool.set_active(workers);
         let Self { model, pool, cache, ropes, scratch, attention, activations, .. } = self;
         let (h, weights, n, first) = (&model.hyperparameters, &model.weights, ids.len(), cache.depth());
         let positions = cache.positions();

@@ -9,12 +9,11 @@ mod sensors;
 
 pub use crate::tree::Tree;
 
-pub(crate) use facts::kilobytes;
 pub(crate) use sensors::{hottest_by_type, read as read_sensor};
 
 use crate::cores;
 use crate::protocol::Fingerprint;
-use crate::tree;
+use crate::tree::{self, kilobytes};
 
 /// The Rust target this binary was built for.
 pub const TARGET: &str = env!("FARMHAND_TARGET");

@@ -1,0 +1,130 @@
+//! The bytes of one model file: mapped, or read.
+
+use super::{LoadMode, in_file};
+use crate::error::{EngineError, Result};
+use crate::hash::sha256_hex;
+use crate::memory::{Region, in_blocks};
+use memmap2::Mmap;
+use std::collections::HashMap;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::{Mutex, OnceLock};
+
+/// By what an opened file is known to be the same one, unchanged, when it is opened again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OpenedFile {
+    /// Device number of its file system.
+    pub dev: u64,
+    /// Inode.
+    pub ino: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Last change of its content, nanoseconds since 1970.
+    pub mtime_ns: i128,
+}
+
+impl OpenedFile {
+    fn of(about: &Metadata) -> Self {
+        let mtime_ns = i128::from(about.mtime()) * 1_000_000_000 + i128::from(about.mtime_nsec());
+        Self { dev: about.dev(), ino: about.ino(), bytes: about.size(), mtime_ns }
+    }
+}
+
+/// A file's bytes, and what the file was when its descriptor was open.
+pub(super) struct Content {
+    held: Held,
+    opened: Option<OpenedFile>,
+}
+
+enum Held {
+    Mapped(Mmap),
+    Read(Region),
+    Empty,
+}
+
+impl Content {
+    /// Opens a regular file. Model errors that name it.
+    pub fn open(path: &Path, mode: LoadMode) -> Result<Self> {
+        let fault = |e: &io::Error| {
+            let hint = match e.kind() {
+                io::ErrorKind::NotFound => "check the path; a relative one starts at the current folder",
+                io::ErrorKind::PermissionDenied => "the file is there but may not be read; check its rights",
+                io::ErrorKind::OutOfMemory => "the model does not fit into memory; map it instead of reading it",
+                _ => "check that the path names a regular file",
+            };
+            in_file(EngineError::model(format!("cannot open the model: {e}")), path).hint(hint)
+        };
+        let file = File::open(path).map_err(|e| fault(&e))?;
+        let about = file.metadata().map_err(|e| fault(&e))?;
+        if !about.is_file() {
+            return Err(in_file(EngineError::model("the model is not a regular file"), path).hint("name a .gguf file"));
+        }
+        let opened = Some(OpenedFile::of(&about));
+        let held = match mode {
+            _ if about.len() == 0 => Held::Empty,
+            // SAFETY: the map is read-only. A file that another process shortens while it is mapped ends this process
+            // with SIGBUS; models are opened from content-addressed stores, whose files never change.
+            LoadMode::Map => Held::Mapped(unsafe { Mmap::map(&file) }.map_err(|e| fault(&e))?),
+            LoadMode::Read => Held::Read(read(&file, about.len()).map_err(|e| fault(&e))?),
+        };
+        Ok(Self { held, opened })
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        match &self.held {
+            Held::Mapped(map) => map,
+            Held::Read(region) => region,
+            Held::Empty => &[],
+        }
+    }
+
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.held, Held::Mapped(_))
+    }
+
+    pub fn opened(&self) -> Option<OpenedFile> {
+        self.opened
+    }
+
+    /// sha256 of the bytes in use, remembered for as long as the process lives.
+    pub fn sha256(&self) -> String {
+        static KNOWN: OnceLock<Mutex<HashMap<OpenedFile, String>>> = OnceLock::new();
+        let known = || KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(|e| e.into_inner());
+        let Some(opened) = self.opened else { return sha256_hex(self.bytes()) };
+        if let Some(sha256) = known().get(&opened) {
+            return sha256.clone();
+        }
+        // the lock is not held meanwhile: at worst two threads hash the same file
+        let sha256 = sha256_hex(self.bytes());
+        known().insert(opened, sha256.clone());
+        sha256
+    }
+}
+
+/// Reads a file in large blocks by several threads, which also take the page faults of new memory between them.
+fn read(file: &File, bytes: u64) -> io::Result<Region> {
+    let len = usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    let mut region = Region::zeroed(len)?;
+    let shared = SharedBytes(region.as_mut_ptr());
+    in_blocks(len, &|_| {}, &|block| {
+        // SAFETY: the block lies within the region, and no two calls get overlapping ones
+        let part = unsafe { std::slice::from_raw_parts_mut(shared.at(block.start), block.len()) };
+        file.read_exact_at(part, block.start as u64)
+    })?;
+    Ok(region)
+}
+
+/// The start of a region that several threads fill at disjoint places.
+struct SharedBytes(*mut u8);
+
+// SAFETY: `read` gives every thread a part of its own
+unsafe impl Sync for SharedBytes {}
+
+impl SharedBytes {
+    /// The place `offset` bytes on, which must lie within the region.
+    fn at(&self, offset: usize) -> *mut u8 {
+        self.0.wrapping_add(offset)
+    }
+}

@@ -30,6 +30,7 @@ pub mod probe;
 pub mod telemetry;
 pub mod journal;
 pub mod lease;
+pub mod proof;
 pub mod execute;
 pub mod supervise;
 

@@ -1,9 +1,9 @@
 //! The bytes of one model file: mapped, or read.
 
-use super::{LoadMode, in_file};
+use super::{LoadMode, in_file, split_set};
 use crate::error::{EngineError, Result};
 use crate::hash::sha256_hex;
-use crate::memory::{Region, in_blocks};
+use crate::memory::{self, Region, in_blocks};
 use memmap2::Mmap;
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
@@ -36,6 +36,8 @@ impl OpenedFile {
 pub(super) struct Content {
     held: Held,
     opened: Option<OpenedFile>,
+    /// Whether the kernel tells the truth about what of it is in the page cache.
+    may_ask: bool,
 }
 
 enum Held {
@@ -69,7 +71,7 @@ impl Content {
             LoadMode::Map => Held::Mapped(unsafe { Mmap::map(&file) }.map_err(|e| fault(&e))?),
             LoadMode::Read => Held::Read(read(&file, about.len()).map_err(|e| fault(&e))?),
         };
-        Ok(Self { held, opened })
+        Ok(Self { held, opened, may_ask: may_ask(path, &about) })
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -82,6 +84,12 @@ impl Content {
 
     pub fn is_mapped(&self) -> bool {
         matches!(self.held, Held::Mapped(_))
+    }
+
+    /// Bytes of a mapped file in the page cache. The kernel answers "all of it" for files that this process neither owns
+    /// nor may write: that is no answer.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        if self.may_ask { memory::resident_bytes(self.bytes()) } else { None }
     }
 
     pub fn opened(&self) -> Option<OpenedFile> {
@@ -101,6 +109,49 @@ impl Content {
         known().insert(opened, sha256.clone());
         sha256
     }
+}
+
+/// Brings what is mapped into memory; `progress` hears how many bytes are done so far.
+pub(super) fn page_in(contents: &[Content], progress: &(dyn Fn(u64) + Sync)) {
+    let mut before = 0;
+    for content in contents.iter().filter(|c| c.is_mapped()) {
+        memory::page_in(content.bytes(), &|done| progress(before + done));
+        before += content.bytes().len() as u64;
+    }
+}
+
+/// The files of a model, mapped and not looked into: for those who ask how much of them is in memory, which reading a
+/// header would change.
+pub struct MappedFiles(Vec<Content>);
+
+impl MappedFiles {
+    /// Maps the file, or the set that it is one of. Model errors that name the file.
+    pub fn open(path: &Path) -> Result<Self> {
+        let files = split_set(path)?;
+        files.iter().map(|file| Content::open(file, LoadMode::Map)).collect::<Result<_>>().map(Self)
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.0.iter().map(|c| c.bytes().len() as u64).sum()
+    }
+
+    /// How many of them are in the page cache; `None` where the kernel does not say, as it may not for files of others.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        self.0.iter().map(Content::resident_bytes).sum()
+    }
+
+    /// Brings all of them into the page cache; `progress` hears how many bytes are done so far.
+    pub fn page_in(&self, progress: &(dyn Fn(u64) + Sync)) {
+        page_in(&self.0, progress);
+    }
+}
+
+/// The rule of `mincore` since Linux 5.2.
+fn may_ask(path: &Path, about: &Metadata) -> bool {
+    // SAFETY: takes nothing and cannot fail
+    let user = unsafe { libc::geteuid() };
+    user == 0 || user == about.uid() || std::fs::OpenOptions::new().append(true).open(path).is_ok()
 }
 
 /// Reads a file in large blocks by several threads, which also take the page faults of new memory between them.

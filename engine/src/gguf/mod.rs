@@ -10,7 +10,7 @@ mod tensor_type;
 mod tests;
 mod writer;
 
-pub use content::OpenedFile;
+pub use content::{MappedFiles, OpenedFile};
 pub use metadata::{Metadata, Value};
 pub use parse::{
     ALIGNMENT_BYTES_MAX, ARRAY_ELEMENTS_MAX, DIMENSIONS_MAX, ENTRIES_MAX, NAME_BYTES_MAX, STRING_BYTES_MAX, TENSORS_MAX,
@@ -156,11 +156,7 @@ impl Gguf {
     }
     /// Brings what is mapped into memory; `progress` hears how many bytes are done so far.
     pub fn page_in(&self, progress: &(dyn Fn(u64) + Sync)) {
-        let mut before = 0;
-        for content in self.contents.iter().filter(|c| c.is_mapped()) {
-            memory::page_in(content.bytes(), &|done| progress(before + done));
-            before += content.bytes().len() as u64;
-        }
+        content::page_in(&self.contents, progress);
     }
     /// Keeps all files from being evicted or swapped, as far as the system allows.
     pub fn lock(&self) -> Locked {

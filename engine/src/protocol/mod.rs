@@ -11,8 +11,8 @@ mod record;
 pub use cpus::{CPUS_MAX, CpuClusters, CpuList};
 pub use plan::{Arm, CellPlan, DevicePlan, EngineConfig, GoldenCase, KvType, ModelRef, Step};
 pub use record::{
-    ClusterClock, CoreCluster, ExitCause, Fingerprint, MemoryParts, Reading, ReasonCode, Record, SampleRecord,
-    SelfProof, Sensor, Telemetry, TokenTimes, Validity,
+    ClusterClock, CoreCluster, ExitCause, Fingerprint, HeldMemory, MemoryParts, Reading, ReasonCode, Record,
+    SampleRecord, SelfProof, Sensor, Telemetry, TokenTimes, Validity,
 };
 
 /// The version of plan and journal. A reader refuses any other version.

@@ -1,15 +1,16 @@
 //! `farmhand generate`: text on stdout as it comes, timings on stderr.
 
 use super::args::{Args, Flag, Verb};
+use super::setup;
 use crate::error::{EngineError, Result};
 use crate::generate::{Continue, GenerateOptions, Generation, generate};
-use crate::model::{LoadOptions, Model, Session};
+use crate::model::Session;
+use crate::proof;
 use crate::protocol::EngineConfig;
 use crate::sampler::Sampler;
 use crate::tokenizer::StreamDecoder;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 
 /// `farmhand generate`.
 pub const VERB: Verb = Verb {
@@ -25,11 +26,10 @@ pub const VERB: Verb = Verb {
             value: Some("N"),
             help: "context, in tokens (prompt and -n, if longer than 4096)",
         },
-        Flag {
-            names: &["-t", "--threads"],
-            value: Some("N"),
-            help: "worker threads; 0 takes the performance cores (0)",
-        },
+        setup::THREADS,
+        setup::THREADS_BATCH,
+        setup::CPUS,
+        setup::CPU_CLUSTERS,
         Flag { names: &["--temp"], value: Some("X"), help: "temperature; 0 is greedy (0)" },
         Flag { names: &["--top-k"], value: Some("N"), help: "sample among the N likeliest; 0 is all (40)" },
         Flag { names: &["--top-p"], value: Some("X"), help: "sample among the likeliest that sum up to X (0.95)" },
@@ -41,7 +41,9 @@ pub const VERB: Verb = Verb {
         Flag { names: &["--seed"], value: Some("N"), help: "seed of sampling (0)" },
         Flag { names: &["--special"], value: None, help: "read special tokens in the prompt as such, and print them" },
         Flag { names: &["--ignore-eos"], value: None, help: "go on after an end-of-generation token" },
-        Flag { names: &["--no-mmap"], value: None, help: "read the model into memory instead of mapping it" },
+        setup::NO_MMAP,
+        setup::MLOCK,
+        Flag { names: &["--proof"], value: None, help: "hash the model too, about a second a gigabyte" },
     ],
     run,
 };
@@ -53,15 +55,18 @@ fn run(args: &Args) -> Result<u8> {
     let prompt = read_prompt(args.require("--prompt")?)?;
     let options = GenerateOptions { tokens_max: args.number("--n-predict", 128)?, obey_eog: !args.has("--ignore-eos") };
     let mut sampler = sampler(args)?;
-    let threads = args.number("--threads", 0)?;
+    let config = EngineConfig { threads: args.number("--threads", 0)?, ..setup::config(args)? };
     let special = args.has("--special");
 
-    let model = Arc::new(Model::load(path, &LoadOptions { mmap: !args.has("--no-mmap"), isa: None })?);
+    let model = setup::open(path, &config)?;
     let ids = model.tokenizer().encode(&prompt, true, special);
     let needed = ids.len().saturating_add(options.tokens_max);
     let context_tokens = args.number("--ctx-size", u32::try_from(needed.max(CONTEXT_TOKENS)).unwrap_or(u32::MAX))?;
-    let config = EngineConfig { threads, context_tokens, mmap: !args.has("--no-mmap"), ..EngineConfig::default() };
-    let mut session = Session::new(Arc::clone(&model), &config)?;
+    let config = EngineConfig { context_tokens, ..config };
+    let mut session = setup::session(&model, &config)?;
+    for line in proof::lines(&proof::of_session(&session, &config, args.has("--proof"))?) {
+        eprintln!("{line}");
+    }
 
     let mut decoder = StreamDecoder::new(model.tokenizer());
     let mut stdout = std::io::stdout().lock();
@@ -120,11 +125,9 @@ fn timings(session: &Session, prompt_tokens: usize, generation: &Generation) -> 
     format!(
         "prefill: {prompt_tokens} tokens in {prefill_ms:.1} ms, {:.2} token/s\n\
          decode:  {} tokens, {decode}\n\
-         {} on {} threads, kv cache {} bytes, scratch {} bytes",
+         kv cache {} bytes, scratch {} bytes",
         prompt_tokens as f64 / generation.prefill.as_secs_f64(),
         generation.ids.len(),
-        session.isa().name(),
-        session.threads_effective(),
         session.kv_bytes(),
         session.scratch_bytes(),
     )

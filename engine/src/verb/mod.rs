@@ -11,9 +11,12 @@ mod lease;
 mod logits;
 mod perplexity;
 mod probe;
+mod progress;
 mod run;
+mod setup;
 mod stop;
 mod tokenize;
+mod warm;
 
 use crate::error::{EngineError, Result};
 use args::{Args, Verb};
@@ -25,6 +28,7 @@ pub const VERBS: &[&Verb] = &[
     &tokenize::VERB,
     &logits::VERB,
     &perplexity::VERB,
+    &warm::VERB,
     &probe::VERB,
     &run::VERB,
     &exec::VERB,

@@ -1,10 +1,13 @@
-//! How the verbs that run a model set the engine up: the same flags for all of them.
+//! How the verbs that run a model set the engine up: the same flags, warnings and proofs for all of them.
 
 use super::args::{Args, Flag};
+use super::progress::Progress;
 use crate::error::{EngineError, Result};
-use crate::model::LoadOptions;
+use crate::model::{Model, Session};
 use crate::protocol::{CpuClusters, CpuList, EngineConfig};
+use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Worker threads for single tokens.
 pub const THREADS: Flag = Flag {
@@ -31,10 +34,13 @@ pub const MLOCK: Flag =
 pub const NO_MMAP: Flag =
     Flag { names: &["--no-mmap"], value: None, help: "read the model into memory instead of mapping it" };
 
-/// What the flags of this module say: all but the context and the cache's types.
+/// No hash of the model.
+pub const NO_MODEL_HASH: Flag =
+    Flag { names: &["--no-model-hash"], value: None, help: "do not hash the model, which takes a second a gigabyte" };
+
+/// What the flags of this module say, but for the number of threads, of which some verbs take several.
 pub fn config(args: &Args) -> Result<EngineConfig> {
     Ok(EngineConfig {
-        threads: args.number("--threads", 0)?,
         threads_batch: args.number("--threads-batch", 0)?,
         cpus: word::<CpuList>(args, "--cpus")?.unwrap_or_default(),
         cpu_clusters: word::<CpuClusters>(args, "--cpu-clusters")?,
@@ -44,9 +50,24 @@ pub fn config(args: &Args) -> Result<EngineConfig> {
     })
 }
 
-/// How `config` wants the model opened.
-pub fn load_options(config: &EngineConfig) -> LoadOptions {
-    LoadOptions { mmap: config.mmap, isa: None }
+/// Opens the model as `config` asks for; what was not granted is told on stderr.
+pub fn open(path: &Path, config: &EngineConfig) -> Result<Arc<Model>> {
+    let progress = Progress::new("paging in the model");
+    let model = Model::for_config(path, config, &|done| progress.tell(done))?;
+    progress.end();
+    if let Some(warning) = model.lock_warning() {
+        eprintln!("warning: {warning}");
+    }
+    Ok(Arc::new(model))
+}
+
+/// A session on the model; a worker that is not where it was to be is told of on stderr.
+pub fn session(model: &Arc<Model>, config: &EngineConfig) -> Result<Session> {
+    let session = Session::new(Arc::clone(model), config)?;
+    for fault in session.affinity_faults() {
+        eprintln!("warning: {fault}: what is measured is INVALID (affinity-differs)");
+    }
+    Ok(session)
 }
 
 fn word<T: FromStr<Err = String>>(args: &Args, flag: &str) -> Result<Option<T>> {

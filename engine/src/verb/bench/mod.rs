@@ -1,16 +1,20 @@
 //! `farmhand bench`: prefill and decode speed, with llama-bench's flags and field names where it has them.
 
 use super::args::{Args, Flag, Verb};
+use super::setup;
 use crate::error::{EngineError, Result};
-use crate::model::{BATCH_TOKENS_MAX, LoadOptions, Logits, Model, Session};
-use crate::protocol::EngineConfig;
+use crate::model::{BATCH_TOKENS_MAX, Logits, Model, Session};
+use crate::proof;
+use crate::protocol::{EngineConfig, ReasonCode};
 use crate::sampler::SplitMix64;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+mod memory;
 mod print;
 
+use memory::MemoryFigures;
 use print::{Format, Printer, Row, utc_now};
 
 /// `farmhand bench`.
@@ -26,17 +30,26 @@ pub const VERB: Verb = Verb {
         Flag {
             names: &["-t", "--threads"],
             value: Some("N,..."),
-            help: "worker threads; 0 takes the performance cores (0)",
+            help: "worker threads; 0 takes the cores named, else the performance cores (0)",
         },
+        setup::THREADS_BATCH,
+        setup::CPUS,
+        setup::CPU_CLUSTERS,
         Flag { names: &["-r", "--repetitions"], value: Some("N"), help: "repetitions of each test (5)" },
         Flag { names: &["-ctk", "--cache-type-k"], value: Some("TYPE"), help: "type of cached keys: f16 (f16)" },
         Flag { names: &["-ctv", "--cache-type-v"], value: Some("TYPE"), help: "type of cached values: f16 (f16)" },
         Flag { names: &["-mmp", "--mmap"], value: Some("0|1"), help: "map the model instead of reading it (1)" },
+        setup::NO_MMAP,
+        setup::MLOCK,
+        setup::NO_MODEL_HASH,
         Flag { names: &["-o", "--output"], value: Some("FORMAT"), help: "md, csv, json or jsonl (md)" },
         Flag { names: &["--no-warmup"], value: None, help: "no unmeasured repetition before each test" },
     ],
     run,
 };
+
+/// Exit code when something was measured that is not to be believed; rows and stderr say why.
+const INVALID: u8 = 3;
 
 /// What was asked for.
 struct Request {
@@ -45,7 +58,9 @@ struct Request {
     depths: Vec<u32>,
     threads: Vec<u32>,
     repetitions: u32,
-    mmap: bool,
+    /// All but threads and context.
+    config: EngineConfig,
+    hash_model: bool,
     warm_up: bool,
     format: Format,
 }
@@ -53,25 +68,25 @@ struct Request {
 fn run(args: &Args) -> Result<u8> {
     args.require("--model")?;
     let request = Request::from_args(args)?;
-    let mut printer = Printer { format: request.format, rows: 0 };
+    let mut printer = Printer::new(request.format);
     for path in args.all("--model") {
-        let options = LoadOptions { mmap: request.mmap, isa: None };
-        let model = Arc::new(Model::load(Path::new(path), &options)?);
+        let model = setup::open(Path::new(path), &request.config)?;
         for &threads in &request.threads {
             for &depth in &request.depths {
                 let prompts = request.prompts.iter().map(|&n| (n, 0));
                 for (prompt, decode) in prompts.chain(request.decodes.iter().map(|&n| (0, n))) {
                     if prompt > 0 || decode > 0 {
-                        printer.print(&measure(&model, path, &request, threads, depth, prompt, decode)?);
+                        printer.print(measure(&model, path, &request, threads, depth, prompt, decode)?);
                     }
                 }
             }
         }
     }
     printer.finish();
-    match printer.rows {
-        0 => Err(EngineError::usage("nothing to measure").hint("give -p or -n a number above 0")),
-        _ => Ok(0),
+    match (printer.rows, printer.invalid_rows) {
+        (0, _) => Err(EngineError::usage("nothing to measure").hint("give -p or -n a number above 0")),
+        (_, 0) => Ok(0),
+        _ => Ok(INVALID),
     }
 }
 
@@ -88,6 +103,7 @@ impl Request {
             "0" => false,
             other => return Err(EngineError::usage(format!("flag `-mmp`: `{other}` is neither 0 nor 1"))),
         };
+        let config = setup::config(args)?;
         let format = match args.get("-o").unwrap_or("md") {
             "md" => Format::Markdown,
             "csv" => Format::Csv,
@@ -108,7 +124,8 @@ impl Request {
             depths: args.numbers("-d", &[0])?,
             threads: args.numbers("-t", &[0])?,
             repetitions,
-            mmap,
+            config: EngineConfig { mmap: config.mmap && mmap, ..config },
+            hash_model: !args.has("--no-model-hash"),
             warm_up: !args.has("--no-warmup"),
             format,
         })
@@ -128,8 +145,9 @@ fn measure(
     let context_tokens = depth
         .checked_add(prompt.max(decode))
         .ok_or_else(|| EngineError::usage(format!("{depth} tokens and {} more are too many", prompt.max(decode))))?;
-    let config = EngineConfig { threads, context_tokens, mmap: request.mmap, ..EngineConfig::default() };
-    let mut session = Session::new(Arc::clone(model), &config)?;
+    let config = EngineConfig { threads, context_tokens, ..request.config.clone() };
+    let mut session = setup::session(model, &config)?;
+    let faults_before = session.affinity_faults();
     let mut ids = Ids { random: SplitMix64::new(1), vocab: model.vocab() as u64 };
     let test_time = utc_now();
 
@@ -149,6 +167,12 @@ fn measure(
     if !session.logits_finite() {
         return Err(EngineError::model("logits are not finite numbers").at(path.to_owned()));
     }
+    let memory = MemoryFigures::of_session(&session, &config);
+    let mut proof = proof::of_session(&session, &config, request.hash_model)?;
+    if proof.affinity_faults.is_empty() {
+        // back in place does not undo that it was elsewhere
+        proof.affinity_faults = faults_before;
+    }
     let tokens = f64::from(prompt.max(decode));
     let samples_ts: Vec<f64> = samples_ns.iter().map(|&ns| tokens * 1e9 / ns as f64).collect();
     let (avg_ns, stddev_ns) = mean_and_deviation(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
@@ -165,10 +189,10 @@ fn measure(
         model_n_params: model.parameters(),
         n_batch: BATCH_TOKENS_MAX,
         n_ubatch: BATCH_TOKENS_MAX,
-        n_threads: session.threads_effective(),
+        n_threads: if prompt > 0 { session.threads_batch_effective() } else { session.threads_effective() },
         type_k: "f16",
         type_v: "f16",
-        use_mmap: request.mmap,
+        use_mmap: config.mmap,
         n_prompt: prompt,
         n_gen: decode,
         n_depth: depth,
@@ -179,6 +203,9 @@ fn measure(
         stddev_ts,
         samples_ns,
         samples_ts,
+        invalid: (!proof.affinity_faults.is_empty()).then_some(ReasonCode::AffinityDiffers).into_iter().collect(),
+        memory,
+        proof,
     })
 }
 

@@ -254,3 +254,22 @@ fn cpu_info() -> String {
     };
     field("model name").or_else(|| field("Hardware")).unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decode_is_as_long_as_was_asked_for_even_when_the_tokens_end_a_generation() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/tiny-pd-1.3m-Q8_0.gguf");
+        let config = EngineConfig { threads: 1, context_tokens: 64, ..EngineConfig::default() };
+        let model = Arc::new(Model::for_config(Path::new(path), &config, &|_| {}).unwrap());
+        let end = (0..model.vocab() as u32).find(|&id| model.tokenizer().is_eog(id)).unwrap();
+        let mut session = Session::new(Arc::clone(&model), &config).unwrap();
+        for (at_once, tokens) in [(false, 20), (true, 33)] {
+            session.clear();
+            assert!(time_once(&mut session, &vec![end; tokens], at_once).unwrap() > 0);
+            assert_eq!(session.depth(), tokens, "every token is in the cache");
+        }
+    }
+}

@@ -8,6 +8,9 @@ pub mod hash;
 pub mod text;
 pub mod clock;
 pub mod protocol;
+pub mod tree;
+pub mod cores;
+pub mod memory;
 
 // engine
 pub mod gguf;
@@ -30,6 +33,7 @@ pub mod probe;
 pub mod telemetry;
 pub mod journal;
 pub mod lease;
+pub mod proof;
 pub mod execute;
 pub mod supervise;
 

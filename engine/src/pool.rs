@@ -5,12 +5,16 @@
 //! chunks were gone is **not waited for**: the region closes, and only those who joined it are. That is what keeps an
 //! oversubscribed machine at the speed of the threads that do run. Idle workers spin for some microseconds, then yield,
 //! then park.
+//!
+//! A decode may want fewer workers than a prefill: a region is served by the first [`Pool::active`] of them. Each worker is
+//! pinned to a core of its own, and what the kernel made of that is read back whenever somebody asks.
 
 mod affinity;
 mod topology;
 
 use crate::error::{EngineError, Result};
 use crate::profile::{Cost, Operator, Recorder};
+use crate::protocol::EngineConfig;
 use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -19,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
+use topology::{Placement, Topology};
 
 /// More workers than this are refused.
 pub const THREADS_MAX: usize = 256;
@@ -48,6 +53,8 @@ struct Padded<T>(T);
 struct Shared {
     state: Padded<AtomicU64>,
     next: Padded<AtomicUsize>,
+    /// Workers that the next region is for; changed only while none is open.
+    active: AtomicUsize,
     region: UnsafeCell<Option<Region>>,
     parked: Vec<AtomicBool>,
     quit: AtomicBool,
@@ -66,27 +73,44 @@ pub struct Pool {
     handles: Vec<JoinHandle<()>>,
     wakers: Vec<Thread>,
     thread_ids: Vec<i32>,
+    placement: Placement,
     mask_before: Vec<usize>,
     recorder: Option<Box<Recorder>>,
     _one_owner: PhantomData<Cell<()>>,
 }
 
 impl Pool {
-    /// Starts `threads` workers, the calling thread being the first; 0 takes the performance cores of the process's
-    /// affinity mask. Worker i is pinned to the i-th allowed core, fastest first, unless there are more workers than
-    /// cores. Fails with a usage error above [`THREADS_MAX`], and with a system error when a thread cannot be started.
+    /// Starts `threads` workers on cores of the default choice; see [`Self::for_config`].
     pub fn new(threads: usize) -> Result<Self> {
-        if threads > THREADS_MAX {
-            return Err(EngineError::usage(format!("{threads} threads are more than the {THREADS_MAX} allowed"))
+        let threads = u32::try_from(threads).unwrap_or(u32::MAX);
+        Self::for_config(&EngineConfig { threads, ..EngineConfig::default() })
+    }
+
+    /// Starts the workers that `config` asks for, the calling thread being the first. Worker i is pinned to the i-th core
+    /// of `cpus`, or of `cpu_clusters`, else of those that the process may use, fastest first; there, more workers than
+    /// cores are not pinned. Without a number of threads it takes the cores that are named, else the performance cores.
+    ///
+    /// # Errors
+    /// Usage errors above [`THREADS_MAX`], for more workers than named cores, for cores named in two ways, for clusters
+    /// that the device lacks; a system error when a thread cannot be started. That a core cannot be had is no error here:
+    /// [`Self::affinity_faults`] tells.
+    pub fn for_config(config: &EngineConfig) -> Result<Self> {
+        let asked = config.threads.max(config.threads_batch);
+        if asked as usize > THREADS_MAX {
+            return Err(EngineError::usage(format!("{asked} threads are more than the {THREADS_MAX} allowed"))
                 .hint("0 chooses from the device's topology"));
         }
-        let cores = topology::allowed_cores();
-        let threads = if threads == 0 { topology::performance_core_count(cores) } else { threads };
-        let core_of = |worker: usize| (threads <= cores.len()).then(|| cores[worker]);
+        let placement = Topology::device().place(config)?;
+        let threads = placement.cores.len();
+        if threads > THREADS_MAX {
+            return Err(EngineError::usage(format!("{threads} cores are more than the {THREADS_MAX} workers allowed"))
+                .hint("name fewer cores"));
+        }
 
         let shared = Arc::new(Shared {
             state: Padded(AtomicU64::new(0)),
             next: Padded(AtomicUsize::new(0)),
+            active: AtomicUsize::new(threads),
             region: UnsafeCell::new(None),
             parked: (0..threads).map(|_| AtomicBool::new(false)).collect(),
             quit: AtomicBool::new(false),
@@ -98,25 +122,27 @@ impl Pool {
             handles: Vec::new(),
             wakers: Vec::new(),
             thread_ids: vec![affinity::thread_id()],
+            placement,
             mask_before,
             recorder: None,
             _one_owner: PhantomData,
         };
         for worker in 1..threads {
-            pool.start_worker(worker, core_of(worker))?;
+            pool.start_worker(worker)?;
         }
-        if let Some(core) = core_of(0) {
+        if let Some(core) = pool.placement.cores[0] {
             affinity::set_mask(&[core]);
         }
         Ok(pool)
     }
 
-    fn start_worker(&mut self, worker: usize, core: Option<usize>) -> Result<()> {
+    fn start_worker(&mut self, worker: usize) -> Result<()> {
         let shared = Arc::clone(&self.shared);
+        let core = self.placement.cores[worker];
         let (send, receive) = mpsc::channel();
         let body = move || {
             // an unpinned worker must not inherit the caller's single core
-            affinity::set_mask(core.as_ref().map_or(topology::allowed_cores(), std::slice::from_ref));
+            affinity::set_mask(core.as_ref().map_or(Topology::device().cores(), std::slice::from_ref));
             let _ = send.send(affinity::thread_id());
             serve(&shared, worker);
         };
@@ -136,9 +162,43 @@ impl Pool {
         self.thread_ids.len()
     }
 
+    /// Number of workers that serve one token at a time.
+    pub fn decode_threads(&self) -> usize {
+        self.placement.decode
+    }
+
+    /// Number of workers that serve a prompt.
+    pub fn prefill_threads(&self) -> usize {
+        self.placement.prefill
+    }
+
+    /// Number of workers that the next regions are for.
+    pub fn active(&self) -> usize {
+        self.shared.active.load(Ordering::Relaxed)
+    }
+
+    /// Lets the first `workers` serve the regions to come, at least one and at most all.
+    pub fn set_active(&self, workers: usize) {
+        // published by the store that opens the next region
+        self.shared.active.store(workers.clamp(1, self.threads()), Ordering::Relaxed);
+    }
+
     /// `Cpus_allowed_list` of each worker as the kernel has it now, worker 0 first.
     pub fn affinity(&self) -> Vec<String> {
-        self.thread_ids.iter().map(|&id| affinity::of_thread(id)).collect()
+        self.thread_ids.iter().map(|&id| affinity::of_thread(id).allowed).collect()
+    }
+
+    /// The core that each worker was to be pinned to, worker 0 first; empty texts when none was pinned.
+    pub fn affinity_wanted(&self) -> Vec<String> {
+        self.placement.cores.iter().map(|core| core.map_or_else(String::new, |core| core.to_string())).collect()
+    }
+
+    /// Where the kernel does not do what was asked for, now: workers that may run elsewhere, or that do. A core that is
+    /// offline, taken away later, or not the process's to use shows here, and so does a system that accepts a mask and
+    /// ignores it. Empty when all is as it should be, and where nothing was pinned.
+    pub fn affinity_faults(&self) -> Vec<String> {
+        let found = self.placement.cores.iter().zip(&self.thread_ids).enumerate();
+        found.filter_map(|(worker, (core, &id))| affinity::fault(worker, (*core)?, &affinity::of_thread(id))).collect()
     }
 
     /// From now on regions are recorded, and what [`Self::mark`] says is no longer ignored. The recorder must be one for
@@ -167,11 +227,12 @@ impl Pool {
     }
 
     /// Runs `work(worker, range)` over all of `0..items`, in ranges of at most `chunk`, and returns when all is done.
-    /// Ranges never overlap; `worker` is below [`Self::threads`] and no two calls run at once with the same number.
+    /// Ranges never overlap; `worker` is below [`Self::active`] and no two calls run at once with the same number.
     /// Panics when `work` panicked in a worker.
     pub fn scatter(&self, items: usize, chunk: usize, work: Work<'_>) {
         let chunk = chunk.max(1);
-        if self.handles.is_empty() || items <= chunk {
+        let active = self.active();
+        if active == 1 || items <= chunk {
             if items > 0 {
                 work(0, 0..items);
             }
@@ -196,7 +257,7 @@ impl Pool {
         let number = (self.shared.state.0.load(Ordering::Relaxed) >> 32).wrapping_add(1);
         // Sequentially consistent with the worker's "mark parked, look again": one of the two sees the other.
         self.shared.state.0.store(number << 32 | OPEN, Ordering::SeqCst);
-        for (parked, waker) in self.shared.parked[1..].iter().zip(&self.wakers) {
+        for (parked, waker) in self.shared.parked[1..self.active()].iter().zip(&self.wakers) {
             if parked.load(Ordering::SeqCst) {
                 waker.unpark();
             }
@@ -272,7 +333,7 @@ fn join_next(shared: &Shared, worker: usize, served: &mut u64) -> Option<Region>
     let mut yielding_since = None;
     loop {
         let state = shared.state.0.load(Ordering::SeqCst);
-        if state & OPEN != 0 && state >> 32 != *served {
+        if is_for(shared, worker, state, *served) {
             if shared.state.0.compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 *served = state >> 32;
                 // SAFETY: the region was published by the store that opened it, and cannot change while we are inside.
@@ -295,11 +356,16 @@ fn join_next(shared: &Shared, worker: usize, served: &mut u64) -> Option<Region>
     }
 }
 
+/// Whether `state`, which was just read, shows an open region that is new to this worker and wants it. When the number of
+/// active workers has changed since, the region is closed, and joining it fails.
+fn is_for(shared: &Shared, worker: usize, state: u64, served: u64) -> bool {
+    state & OPEN != 0 && state >> 32 != served && worker < shared.active.load(Ordering::Relaxed)
+}
+
 fn park_unless_needed(shared: &Shared, worker: usize, served: u64) {
     shared.parked[worker].store(true, Ordering::SeqCst);
     let state = shared.state.0.load(Ordering::SeqCst);
-    let needed = state & OPEN != 0 && state >> 32 != served;
-    if !needed && !shared.quit.load(Ordering::SeqCst) {
+    if !is_for(shared, worker, state, served) && !shared.quit.load(Ordering::SeqCst) {
         thread::park();
     }
     shared.parked[worker].store(false, Ordering::SeqCst);
@@ -353,68 +419,4 @@ impl<'a, T> SharedSlice<'a, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_item_is_worked_once_whatever_the_chunk() {
-        let pool = Pool::new(3).unwrap();
-        for (items, chunk) in [(0, 4), (1, 1), (7, 2), (64, 64), (1000, 7), (1000, 0)] {
-            let counts: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
-            for _ in 0..50 {
-                pool.scatter(items, chunk, &|worker, range| {
-                    assert!(worker < 3);
-                    range.for_each(|i| {
-                        counts[i].fetch_add(1, Ordering::Relaxed);
-                    });
-                });
-            }
-            assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 50), "items {items} chunk {chunk}");
-        }
-    }
-
-    #[test]
-    fn a_parked_worker_comes_back() {
-        let pool = Pool::new(2).unwrap();
-        for _ in 0..3 {
-            thread::sleep(YIELD_FOR * 10);
-            let other = AtomicBool::new(false);
-            let begun = Instant::now();
-            // the owner keeps the region open until the helper has been seen, or the test fails
-            pool.scatter(2, 1, &|worker, _| {
-                if worker == 1 {
-                    other.store(true, Ordering::SeqCst);
-                }
-                while worker == 0 && !other.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_secs(20) {
-                    thread::yield_now();
-                }
-            });
-            assert!(other.load(Ordering::SeqCst));
-        }
-    }
-
-    #[test]
-    fn a_panic_in_a_worker_reaches_the_owner_and_hangs_nobody() {
-        let pool = Pool::new(2).unwrap();
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            pool.scatter(2, 1, &|_, _| panic!("on purpose"));
-        }));
-        assert!(outcome.is_err());
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn pinned_workers_report_one_core_each_and_the_owner_gets_its_mask_back() {
-        let before = affinity::of_thread(affinity::thread_id());
-        let pool = Pool::new(1).unwrap();
-        assert_eq!(pool.affinity(), [topology::allowed_cores()[0].to_string()]);
-        drop(pool);
-        assert_eq!(affinity::of_thread(affinity::thread_id()), before);
-    }
-
-    #[test]
-    fn no_more_threads_than_the_limit() {
-        assert!(Pool::new(THREADS_MAX + 1).is_err());
-        assert!(Pool::new(0).unwrap().threads() >= 1);
-    }
-}
+mod tests;

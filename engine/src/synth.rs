@@ -382,7 +382,7 @@ mod tests {
     use super::*;
     use crate::gguf::{Gguf, LoadMode};
     use crate::model::{LoadOptions, Logits, Model, Session};
-    use crate::protocol::{EngineConfig, KvType};
+    use crate::protocol::EngineConfig;
     use std::sync::Arc;
 
     #[test]
@@ -431,7 +431,7 @@ mod tests {
             write(&shape, quant, 7, &path).unwrap();
             let model = Model::load(&path, &LoadOptions { mmap: true, isa: None }).unwrap();
             let ids = model.tokenizer().encode("noise", true, true);
-            let config = EngineConfig { threads: 1, context_tokens: 64, kv_type: KvType::F16, mmap: true };
+            let config = EngineConfig { threads: 1, context_tokens: 64, ..EngineConfig::default() };
             let mut session = Session::new(Arc::new(model), &config).unwrap();
             let logits = session.forward(&ids, Logits::Last).unwrap();
             let (low, high) =

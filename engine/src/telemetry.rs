@@ -2,8 +2,9 @@
 //! small files, so that observing does not disturb what is observed.
 
 use crate::clock;
-use crate::probe::{Tree, hottest_by_type, kilobytes, read_sensor};
+use crate::probe::{Tree, hottest_by_type, read_sensor};
 use crate::protocol::{ClusterClock, Fingerprint, Finite, MemoryParts, Reading, Telemetry};
+use crate::tree::kilobytes;
 use std::time::Instant;
 
 /// Sensors beyond this number are not read; the rest of the fingerprint's trusted ones are left out.

@@ -85,8 +85,18 @@ impl Plan {
             0 => "threads chosen by the engine".to_owned(),
             n => counted(n as usize, "thread"),
         };
+        let batch = match config.threads_batch {
+            0 => String::new(),
+            n => format!(", {n} for prompts"),
+        };
+        let cores = match config.cpu_clusters {
+            Some(which) => format!(", on the {} cores", which.as_str()),
+            None if config.cpus.is_empty() => String::new(),
+            None => format!(", on cores {}", config.cpus),
+        };
         let mmap = if config.mmap { "mapped" } else { "read into memory" };
-        writeln!(f, "  context {} tokens, {threads}, model {mmap}", config.context_tokens)?;
+        let mlock = if config.mlock { " and locked" } else { "" };
+        writeln!(f, "  context {} tokens, {threads}{batch}{cores}, model {mmap}{mlock}", config.context_tokens)?;
         let cells = || self.devices.iter().flat_map(|d| &d.cells).filter(|c| c.scenario == scenario.name);
         let longest = |ms: fn(&PlannedCell) -> u64| cells().map(ms).max().unwrap_or(0).div_ceil(1000);
         writeln!(

@@ -8,7 +8,7 @@ pub use steps::{tokens_needed, tokens_of_case};
 
 use crate::config::{self, Checker, Document, Folders, shipped};
 use crate::error::{Error, Place, Result, nearest};
-use farmgate_engine::protocol::{EngineConfig, GoldenCase, KvType, Step};
+use farmgate_engine::protocol::{CpuClusters, CpuList, EngineConfig, GoldenCase, KvType, Step};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use toml::Spanned;
@@ -62,8 +62,12 @@ struct ScenarioToml {
     pairs: Spanned<u32>,
     context_tokens: Option<Spanned<u32>>,
     threads: Option<Spanned<u32>>,
+    threads_batch: Option<Spanned<u32>>,
+    cpus: Option<Spanned<CpuList>>,
+    cpu_clusters: Option<Spanned<CpuClusters>>,
     kv_type: Option<KvType>,
     mmap: Option<bool>,
+    mlock: Option<bool>,
     timeout_s: Spanned<u64>,
     #[serde(default)]
     step: Vec<Spanned<Step>>,
@@ -94,14 +98,20 @@ fn read_scenario(document: &Document) -> Result<(Scenario, Place, Vec<Error>)> {
     check.within_if_there("pairs", Some(&typed.pairs), 1..=PAIRS_MAX);
     check.within_if_there("context-tokens", typed.context_tokens.as_ref(), 1..=CONTEXT_TOKENS_MAX);
     check.within_if_there("threads", typed.threads.as_ref(), 0..=THREADS_MAX);
+    check.within_if_there("threads-batch", typed.threads_batch.as_ref(), 0..=THREADS_MAX);
+    check_cores(&mut check, &typed);
     check.within_if_there("timeout-s", Some(&typed.timeout_s), 1..=TIMEOUT_S_MAX);
     let bare = |value: Option<Spanned<u32>>, default: u32| value.map_or(default, Spanned::into_inner);
     let default = EngineConfig::default();
     let config = EngineConfig {
         threads: bare(typed.threads, default.threads),
+        threads_batch: bare(typed.threads_batch, default.threads_batch),
+        cpus: typed.cpus.map_or(default.cpus, Spanned::into_inner),
+        cpu_clusters: typed.cpu_clusters.map(Spanned::into_inner),
         context_tokens: bare(typed.context_tokens, default.context_tokens),
         kv_type: typed.kv_type.unwrap_or(default.kv_type),
         mmap: typed.mmap.unwrap_or(default.mmap),
+        mlock: typed.mlock.unwrap_or(default.mlock),
     };
     steps::check(&mut check, &typed.step, config.context_tokens);
     let scenario = Scenario {
@@ -117,6 +127,22 @@ fn read_scenario(document: &Document) -> Result<(Scenario, Place, Vec<Error>)> {
         file: document.path().to_owned(),
     };
     Ok((scenario, document.place(name_span.start), check.into_faults()))
+}
+
+/// Cores are named in one way, and there are as many as workers.
+fn check_cores(check: &mut Checker<'_>, typed: &ScenarioToml) {
+    let Some(cpus) = &typed.cpus else { return };
+    if let Some(clusters) = &typed.cpu_clusters {
+        let what = "`cpus` and `cpu-clusters` both name cores";
+        check.fault(clusters.span(), what, "keep one of them");
+    }
+    let cores = cpus.get_ref().cpus().len();
+    for threads in [&typed.threads, &typed.threads_batch].into_iter().flatten() {
+        if cores > 0 && *threads.get_ref() as usize > cores {
+            let what = format!("{} threads do not fit the {cores} cores of `cpus`", threads.get_ref());
+            check.fault(threads.span(), what, "name as many cores as threads, or ask for fewer threads");
+        }
+    }
 }
 
 /// All scenarios and all recorded answers.

@@ -52,6 +52,7 @@ fn proof(model: &str, config: &EngineConfig) -> SelfProof {
         kv_bytes: 1,
         scratch_bytes: 1,
         eviction: "none".into(),
+        ..SelfProof::default()
     }
 }
 

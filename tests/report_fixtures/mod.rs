@@ -138,6 +138,7 @@ fn proof() -> SelfProof {
         kv_bytes: 94_371_840,
         scratch_bytes: 12_000_000,
         eviction: "posix_fadvise".into(),
+        ..SelfProof::default()
     }
 }
 

@@ -14,17 +14,13 @@ pub use plan::read_plan;
 
 use crate::clock;
 use crate::error::{EngineError, Result};
-use crate::hash::sha256_file;
-use crate::probe::{TARGET, Tree};
-use crate::protocol::{CellPlan, EngineConfig, Record, SelfProof};
+use crate::probe::Tree;
+use crate::proof::Facts;
+use crate::protocol::{CellPlan, Record};
 use crate::telemetry::memory_parts;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::Instant;
 use steps::Steps;
-
-/// Version and target of this binary; its sha256, which is the build's real name, stands beside it in every proof.
-pub fn build() -> String {
-    format!("farmhand {} {TARGET}", env!("CARGO_PKG_VERSION"))
-}
 
 /// What the supervisor hands to the child of a cell.
 #[derive(Debug, Clone)]
@@ -42,22 +38,13 @@ pub struct Errand<'a> {
     pub verified: Vec<FileIdentity>,
 }
 
-/// What an engine says about itself once it is open.
-#[derive(Debug, Clone)]
-pub(crate) struct Facts {
-    pub files: Vec<PathBuf>,
-    pub isa: String,
-    pub config: EngineConfig,
-    pub threads_effective: u32,
-    pub affinity_effective: Vec<String>,
-    pub weight_bytes: u64,
-    pub kv_bytes: u64,
-    pub scratch_bytes: u64,
-}
-
 /// What a cell needs of an engine.
 pub(crate) trait Engine {
     fn facts(&self) -> Facts;
+    /// sha256 of the model's bytes as they are in use, one a file.
+    fn model_sha256(&self) -> Vec<String>;
+    /// Where workers are not on the cores that they were pinned to, now.
+    fn affinity_faults(&self) -> Vec<String>;
     /// Ids of `text`; `add_special` adds what the model wants at the start of a text.
     fn tokenise(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32>;
     /// Empties the cache.
@@ -86,21 +73,9 @@ fn execute_with<E: Engine>(
     let ready_us = clock::monotonic_us();
 
     let facts = engine.facts();
-    let model_sha256 = model_hashes(errand, before.as_deref(), &facts.files)?;
-    let is_the_plans = model_sha256 == cell.model.sha256;
-    let proof = SelfProof {
-        build: build(),
-        engine_sha256: sha256_file(Path::new("/proc/self/exe"))?,
-        model_sha256,
-        isa: facts.isa,
-        config: facts.config,
-        threads_effective: facts.threads_effective,
-        affinity_effective: facts.affinity_effective,
-        weight_bytes: facts.weight_bytes,
-        kv_bytes: facts.kv_bytes,
-        scratch_bytes: facts.scratch_bytes,
-        eviction: errand.eviction.clone(),
-    };
+    let model = model_hashes(errand, before.as_deref(), &engine, &facts.files);
+    let is_the_plans = model.0 == cell.model.sha256;
+    let proof = facts.prove(Some(model), &errand.eviction)?;
     tell(Record::Proof { cell: cell.cell, proof: Box::new(proof) })?;
     if !is_the_plans {
         return Err(EngineError::model("the model has another sha256 than the plan says")
@@ -119,18 +94,24 @@ fn execute_with<E: Engine>(
     outcome
 }
 
-/// sha256 of the files that were opened. Those that the supervisor hashed need not be read again, as long as they are
-/// still the same files, before and after the engine opened them.
-fn model_hashes(errand: &Errand<'_>, before: Option<&[FileIdentity]>, files: &[PathBuf]) -> Result<Vec<String>> {
+/// sha256 of the bytes that are in use, and what hashing them cost in milliseconds. Files that the supervisor hashed need
+/// not be read again, as long as they are still the same ones, before and after the engine opened them.
+fn model_hashes(
+    errand: &Errand<'_>,
+    before: Option<&[FileIdentity]>,
+    engine: &impl Engine,
+    files: &[PathBuf],
+) -> (Vec<String>, u64) {
     let verified = &errand.verified;
     let is_same_set = !verified.is_empty()
         && verified.len() == files.len()
         && verified.iter().zip(files).all(|(identity, file)| identity.path == *file);
     let after = FileIdentity::of_all(verified);
     if is_same_set && before == Some(verified) && after.as_deref() == Some(verified) {
-        return Ok(errand.cell.model.sha256.clone());
+        return (errand.cell.model.sha256.clone(), 0);
     }
-    files.iter().map(|file| sha256_file(file)).collect()
+    let begun = Instant::now();
+    (engine.model_sha256(), begun.elapsed().as_millis() as u64)
 }
 
 #[cfg(test)]

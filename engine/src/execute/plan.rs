@@ -83,6 +83,7 @@ fn check(plan: &DevicePlan) -> Checked {
 fn check_cell(cell: &CellPlan) -> Checked {
     name("scenario", &cell.scenario)?;
     at_most("threads", cell.config.threads, THREADS_MAX)?;
+    at_most("threads-batch", cell.config.threads_batch, THREADS_MAX)?;
     within("context-tokens", cell.config.context_tokens, 1..=CONTEXT_TOKENS_MAX)?;
     within("load-timeout-ms", cell.load_timeout_ms, 1..=TIMEOUT_MS_MAX)?;
     within("cell-timeout-ms", cell.cell_timeout_ms, 1..=TIMEOUT_MS_MAX)?;

@@ -1,8 +1,9 @@
 //! The reference engine, as a cell uses it.
 
-use super::{Engine, Facts};
+use super::Engine;
 use crate::error::Result;
-use crate::model::{LoadOptions, Logits, Model, Session};
+use crate::model::{Logits, Model, Session};
+use crate::proof::Facts;
 use crate::protocol::{CellPlan, EngineConfig};
 use std::path::Path;
 use std::sync::Arc;
@@ -16,25 +17,27 @@ pub(super) struct Reference {
 impl Reference {
     /// Opens the cell's model and allocates everything that it needs, threads included.
     pub(super) fn open(cell: &CellPlan) -> Result<Self> {
-        let options = LoadOptions { mmap: cell.config.mmap, isa: None };
-        let model = Arc::new(Model::load(Path::new(&cell.model.path), &options)?);
+        let model = Model::for_config(Path::new(&cell.model.path), &cell.config, &|_| {})?;
+        if let Some(warning) = model.lock_warning() {
+            // what a child says here stands in the journal
+            eprintln!("warning: {warning}");
+        }
+        let model = Arc::new(model);
         Ok(Self { session: Session::new(model, &cell.config)?, config: cell.config.clone() })
     }
 }
 
 impl Engine for Reference {
     fn facts(&self) -> Facts {
-        let model = self.session.model();
-        Facts {
-            files: model.files().to_vec(),
-            isa: self.session.isa().name().to_owned(),
-            config: self.config.clone(),
-            threads_effective: self.session.threads_effective(),
-            affinity_effective: self.session.affinity_effective(),
-            weight_bytes: model.weight_bytes(),
-            kv_bytes: self.session.kv_bytes_max(),
-            scratch_bytes: self.session.scratch_bytes(),
-        }
+        Facts::of_session(&self.session, &self.config)
+    }
+
+    fn model_sha256(&self) -> Vec<String> {
+        self.session.model().gguf().sha256()
+    }
+
+    fn affinity_faults(&self) -> Vec<String> {
+        self.session.affinity_faults()
     }
 
     fn tokenise(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {

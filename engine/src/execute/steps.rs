@@ -4,6 +4,7 @@ use super::prompt::Prompt;
 use super::{Engine, Errand};
 use crate::error::Result;
 use crate::protocol::{Finite, GoldenCase, ReasonCode, Record, SampleRecord, Step, TokenTimes, Validity};
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// What a token was chosen from: the id with the highest logit, the lowest such id when several are equal.
@@ -33,13 +34,24 @@ pub(super) struct Steps<'a, E> {
     /// Golden steps that are still to come; while there are any, samples are held.
     golden_steps_left: usize,
     golden_failed: bool,
+    /// A worker that had been moved was told of.
+    moved: Cell<bool>,
 }
 
 impl<'a, E: Engine> Steps<'a, E> {
     pub(super) fn new(errand: &'a Errand<'a>, engine: E, tell: &'a mut dyn FnMut(Record) -> Result<()>) -> Self {
         let is_golden = |s: &&Step| matches!(s, Step::Golden { cases } if !cases.is_empty());
         let golden_steps_left = errand.cell.steps.iter().filter(is_golden).count();
-        Self { errand, engine, tell, step: 0, held: Vec::new(), golden_steps_left, golden_failed: false }
+        Self {
+            errand,
+            engine,
+            tell,
+            step: 0,
+            held: Vec::new(),
+            golden_steps_left,
+            golden_failed: false,
+            moved: Cell::new(false),
+        }
     }
 
     /// All steps in order; `peak_rss_mb` is asked at the end.
@@ -223,6 +235,16 @@ impl<'a, E: Engine> Steps<'a, E> {
         Ok(decoded.finite && decoded.ids == case.generated_ids)
     }
 
+    /// Cores come and go while a cell runs, and a kernel may move a worker without a word: asked anew for every sample.
+    fn spoiled_by_affinity(&self) -> Option<ReasonCode> {
+        let faults = self.engine.affinity_faults();
+        let fault = faults.first()?;
+        if !self.moved.replace(true) {
+            eprintln!("{fault}");
+        }
+        Some(ReasonCode::AffinityDiffers)
+    }
+
     fn record(&self, repetition: u32, metric: &str, value: f64, spoiled: Option<ReasonCode>) -> SampleRecord {
         let value = Finite::new(value);
         let validity = match (spoiled, value) {
@@ -242,6 +264,7 @@ impl<'a, E: Engine> Steps<'a, E> {
     }
 
     fn sample(&mut self, repetition: u32, metric: &str, value: f64, spoiled: Option<ReasonCode>) -> Result<()> {
+        let spoiled = spoiled.or_else(|| self.spoiled_by_affinity());
         let mut record = self.record(repetition, metric, value, spoiled);
         if self.golden_steps_left > 0 {
             self.held.push(record);

@@ -1,8 +1,10 @@
 //! The steps on an engine that counts instead of computing.
 
 use super::*;
-use crate::protocol::{Arm, GoldenCase, ModelRef, ReasonCode, SampleRecord, Step, TokenTimes, Validity};
+use crate::hash::sha256_file;
+use crate::protocol::{Arm, EngineConfig, GoldenCase, ModelRef, ReasonCode, SampleRecord, Step, TokenTimes, Validity};
 use std::cell::RefCell;
+use std::path::Path;
 
 const VOCAB: usize = 300;
 
@@ -15,22 +17,22 @@ struct Counting {
     /// Depth from which on logits are not numbers.
     nan_from_depth: Option<usize>,
     fails_from_depth: Option<usize>,
+    /// Depth from which on the kernel has moved the worker elsewhere.
+    moved_from_depth: Option<usize>,
     /// Prompt lengths and depths as they were asked for.
     depths: Vec<usize>,
 }
 
 impl Engine for Counting {
     fn facts(&self) -> Facts {
-        Facts {
-            files: vec![self.file.clone()],
-            isa: "none".into(),
-            config: EngineConfig::default(),
-            threads_effective: 1,
-            affinity_effective: vec!["0".into()],
-            weight_bytes: 1,
-            kv_bytes: 2,
-            scratch_bytes: 3,
-        }
+        Facts { files: vec![self.file.clone()], threads_effective: 1, ..Facts::default() }
+    }
+    fn model_sha256(&self) -> Vec<String> {
+        vec![sha256_file(&self.file).unwrap()]
+    }
+    fn affinity_faults(&self) -> Vec<String> {
+        let moved = self.moved_from_depth.is_some_and(|from| self.cache.len() >= from);
+        moved.then(|| "worker 0 was pinned to core 5, the kernel lets it run on 0-3".to_owned()).into_iter().collect()
     }
     fn tokenise(&self, text: &str, add_special: bool, _parse_special: bool) -> Vec<u32> {
         let words = text.split(' ').filter(|w| !w.is_empty()).map(|w| w.len() as u32 + 100);
@@ -187,6 +189,12 @@ fn depths(at_depth: u32, decode_tokens: u32, repetitions: u32) -> Vec<usize> {
         fn facts(&self) -> Facts {
             self.0.facts()
         }
+        fn model_sha256(&self) -> Vec<String> {
+            self.0.model_sha256()
+        }
+        fn affinity_faults(&self) -> Vec<String> {
+            self.0.affinity_faults()
+        }
         fn tokenise(&self, text: &str, a: bool, p: bool) -> Vec<u32> {
             self.0.tokenise(text, a, p)
         }
@@ -238,6 +246,21 @@ fn logits_that_are_no_numbers_spoil_their_samples_and_no_others() {
     let outcome = run_with(steps, "none", engine);
     let invalid = Validity::Invalid(ReasonCode::LogitsNotFinite);
     assert_eq!(outcome.sample("prefill-tps@4").validity, Validity::Valid);
+    assert_eq!(outcome.sample("decode-tps@10").validity, invalid);
+    assert_eq!(outcome.sample("itl-max-ms@10").validity, invalid);
+}
+
+#[test]
+fn a_worker_that_the_kernel_moves_while_a_cell_runs_spoils_what_is_measured_from_then_on() {
+    let engine = Counting { moved_from_depth: Some(12), ..Counting::default() };
+    let steps = vec![
+        LOAD,
+        Step::Prefill { prompt_tokens: 4, repetitions: 1 },
+        Step::Decode { decode_tokens: 6, at_depth: 10, repetitions: 1 },
+    ];
+    let outcome = run_with(steps, "none", engine);
+    let invalid = Validity::Invalid(ReasonCode::AffinityDiffers);
+    assert_eq!(outcome.sample("ttft-ms@4").validity, Validity::Valid);
     assert_eq!(outcome.sample("decode-tps@10").validity, invalid);
     assert_eq!(outcome.sample("itl-max-ms@10").validity, invalid);
 }

@@ -1,6 +1,7 @@
 //! Key-value metadata with typed access: a value of another type than asked for is an error that names the key.
 
 use crate::error::{EngineError, Result};
+use crate::memory::heap;
 
 /// One metadata value. Arrays are of one type and are not nested.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +75,24 @@ impl Metadata {
                 self.entries.push((key, value));
             }
         }
+    }
+
+    /// About what all of it takes on the heap, bytes.
+    pub fn heap_bytes(&self) -> u64 {
+        let texts =
+            |texts: &Vec<String>| heap::vec(texts) + texts.iter().map(|t| heap::block(t.capacity())).sum::<u64>();
+        let of_entry = |(key, value): &(String, Value)| {
+            2 * heap::block(key.len())
+                + match value {
+                    Value::String(text) => heap::block(text.capacity()),
+                    Value::Strings(values) => texts(values),
+                    Value::Integers(values) => heap::vec(values),
+                    Value::Floats(values) => heap::vec(values),
+                    Value::Bools(values) => heap::vec(values),
+                    Value::Unsigned(_) | Value::Negative(_) | Value::Float(_) | Value::Bool(_) => 0,
+                }
+        };
+        heap::vec(&self.entries) + heap::map(&self.index) + self.entries.iter().map(of_entry).sum::<u64>()
     }
 
     /// The value of a key, whatever its type.

@@ -1,6 +1,7 @@
 //! GGUF files, version 2 and 3, little-endian: a checked reader over a memory map, sets of split files as one model, and a
 //! writer. Format: the GGUF specification of the ggml project.
 
+mod content;
 mod metadata;
 mod parse;
 mod split;
@@ -9,6 +10,7 @@ mod tensor_type;
 mod tests;
 mod writer;
 
+pub use content::{MappedFiles, OpenedFile};
 pub use metadata::{Metadata, Value};
 pub use parse::{
     ALIGNMENT_BYTES_MAX, ARRAY_ELEMENTS_MAX, DIMENSIONS_MAX, ENTRIES_MAX, NAME_BYTES_MAX, STRING_BYTES_MAX, TENSORS_MAX,
@@ -18,9 +20,9 @@ pub use tensor_type::TensorType;
 pub use writer::{TensorSource, Writer};
 
 use crate::error::{EngineError, Result};
-use memmap2::Mmap;
+use crate::memory::{self, Locked};
+use content::Content;
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// How the weights come into memory.
@@ -65,20 +67,6 @@ impl TensorInfo {
     }
 }
 
-enum Content {
-    Mapped(Mmap),
-    Owned(Vec<u8>),
-}
-
-impl Content {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Mapped(map) => map,
-            Self::Owned(bytes) => bytes,
-        }
-    }
-}
-
 /// An opened model: one file, or a split set as one.
 pub struct Gguf {
     metadata: Metadata,
@@ -99,7 +87,7 @@ impl Gguf {
         let mut contents = Vec::with_capacity(paths.len());
         let mut headers = Vec::with_capacity(paths.len());
         for path in &paths {
-            let content = read(path, mode)?;
+            let content = Content::open(path, mode)?;
             let header = parse::header(content.bytes()).map_err(|e| in_file(e, path))?;
             headers.push(header);
             contents.push(content);
@@ -125,7 +113,7 @@ impl Gguf {
         let paths = vec![PathBuf::from("memory")];
         let header = parse::header(&bytes).map_err(|e| in_file(e, &paths[0]))?;
         split::check(&paths, std::slice::from_ref(&header))?;
-        let contents = vec![Content::Owned(bytes)];
+        let contents = vec![Content::given(bytes)];
         let parse::Header { metadata, tensors } = header;
         let mut gguf = Self { metadata, tensors: Vec::new(), index: HashMap::new(), paths, contents };
         for tensor in tensors {
@@ -166,6 +154,37 @@ impl Gguf {
     pub fn files(&self) -> &[PathBuf] {
         &self.paths
     }
+    /// What each file was when it was opened, in order.
+    pub fn opened(&self) -> impl Iterator<Item = Option<OpenedFile>> {
+        self.contents.iter().map(Content::opened)
+    }
+    /// sha256 of each file's bytes as they are in use here, in order, in lower-case hex. Hashed once in a process for a
+    /// file that has not changed since.
+    pub fn sha256(&self) -> Vec<String> {
+        self.contents.iter().map(Content::sha256).collect()
+    }
+    /// Bytes of files that are mapped.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.contents.iter().filter(|c| c.is_mapped()).map(|c| c.bytes().len() as u64).sum()
+    }
+    /// Bytes of files that were read into anonymous memory.
+    pub fn anonymous_bytes(&self) -> u64 {
+        self.file_bytes() - self.mapped_bytes()
+    }
+    /// Brings what is mapped into memory; `progress` hears how many bytes are done so far.
+    pub fn page_in(&self, progress: &(dyn Fn(u64) + Sync)) {
+        content::page_in(&self.contents, progress);
+    }
+    /// Keeps all files from being evicted or swapped, as far as the system allows.
+    pub fn lock(&self) -> Locked {
+        let mut all = Locked { bytes: 0, warning: None };
+        for content in &self.contents {
+            let one = memory::lock(content.bytes());
+            all.bytes += one.bytes;
+            all.warning = all.warning.or(one.warning);
+        }
+        all
+    }
     /// Bytes of all files.
     pub fn file_bytes(&self) -> u64 {
         self.contents.iter().map(|c| c.bytes().len() as u64).sum()
@@ -185,31 +204,6 @@ impl Gguf {
             *bytes.entry(tensor.tensor_type).or_default() += tensor.bytes;
         }
         bytes.into_iter().max_by_key(|&(tensor_type, bytes)| (bytes, tensor_type)).map(|(tensor_type, _)| tensor_type)
-    }
-}
-
-fn read(path: &Path, mode: LoadMode) -> Result<Content> {
-    let fault = |e: &std::io::Error| {
-        let hint = match e.kind() {
-            std::io::ErrorKind::NotFound => "check the path; a relative one starts at the current folder",
-            std::io::ErrorKind::PermissionDenied => "the file is there but may not be read; check its rights",
-            _ => "check that the path names a regular file",
-        };
-        in_file(EngineError::model(format!("cannot open the model: {e}")), path).hint(hint)
-    };
-    let file = File::open(path).map_err(|e| fault(&e))?;
-    let about = file.metadata().map_err(|e| fault(&e))?;
-    if !about.is_file() {
-        return Err(in_file(EngineError::model("the model is not a regular file"), path).hint("name a .gguf file"));
-    }
-    if about.len() == 0 {
-        return Ok(Content::Owned(Vec::new()));
-    }
-    match mode {
-        // SAFETY: the map is read-only. A file that another process shortens while it is mapped ends this process with
-        // SIGBUS; models are opened from content-addressed stores, whose files never change.
-        LoadMode::Map => Ok(Content::Mapped(unsafe { Mmap::map(&file) }.map_err(|e| fault(&e))?)),
-        LoadMode::Read => std::fs::read(path).map(Content::Owned).map_err(|e| fault(&e)),
     }
 }
 

@@ -18,6 +18,8 @@ pub use session::{BATCH_TOKENS_MAX, Logits, Session};
 use crate::error::{EngineError, Result};
 use crate::gguf::{Gguf, LoadMode};
 use crate::kernels::Isa;
+use crate::memory::{self, Locked};
+use crate::protocol::EngineConfig;
 use crate::tokenizer::Tokenizer;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,6 +47,7 @@ pub struct Model {
     tokenizer: Tokenizer,
     weights: Weights,
     isa: Isa,
+    locked: Locked,
 }
 
 impl Model {
@@ -73,7 +76,37 @@ impl Model {
             ))));
         }
         let isa = isa.unwrap_or_else(Isa::detect);
-        Ok(Self { gguf, hyperparameters, tokenizer, weights, isa })
+        Ok(Self { gguf, hyperparameters, tokenizer, weights, isa, locked: Locked::default() })
+    }
+
+    /// As [`Self::load`], set up as `config` asks for: mapped pages are brought in where all of them fit into the memory
+    /// that can be had (`progress` hears how many bytes are done so far), and locked if wanted. That locking was refused
+    /// is no error: see [`Self::lock_warning`].
+    pub fn for_config(path: &Path, config: &EngineConfig, progress: &(dyn Fn(u64) + Sync)) -> Result<Self> {
+        let mut model = Self::load(path, &LoadOptions { mmap: config.mmap, isa: None })?;
+        // a model that does not fit would push its own first pages out again
+        if memory::available_bytes().is_none_or(|available| model.gguf.mapped_bytes() <= available) {
+            model.gguf.page_in(progress);
+        }
+        if config.mlock {
+            model.locked = model.gguf.lock();
+        }
+        Ok(model)
+    }
+
+    /// Bytes of the model that are locked in memory.
+    pub fn locked_bytes(&self) -> u64 {
+        self.locked.bytes
+    }
+
+    /// Why less is locked than was asked for, with a hint.
+    pub fn lock_warning(&self) -> Option<&str> {
+        self.locked.warning.as_deref()
+    }
+
+    /// About what metadata and tokenizer take on the heap, bytes.
+    pub fn heap_bytes(&self) -> u64 {
+        self.gguf.metadata().heap_bytes() + self.tokenizer.heap_bytes()
     }
 
     /// The tokenizer that the file carries.

@@ -72,7 +72,7 @@ impl Operators<'_> {
                 *slot = Some((units, *matrix, out));
                 units += matrix.rows.div_ceil(ROWS_UNIT);
             }
-            let chunk = (units / (self.pool.threads() * CHUNKS_PER_WORKER)).max(1);
+            let chunk = (units / (self.pool.active() * CHUNKS_PER_WORKER)).max(1);
             let (isa, gguf, activations) = (self.isa, self.gguf, &*self.activations);
             self.pool.scatter(units, chunk, &|_, range| {
                 for &(start, matrix, out) in outs.iter().flatten() {

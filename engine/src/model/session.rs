@@ -40,6 +40,8 @@ pub struct Session {
     activations: Activations,
     /// For each token of an exact batch; none until one is asked for.
     apart: Vec<Activations>,
+    /// Tokens of the largest batch that the buffers hold.
+    buffer_tokens: usize,
     logits: Vec<f32>,
     logits_finite: bool,
     batch_max: usize,
@@ -116,15 +118,16 @@ impl Session {
         });
         let batch_max = batch_max.min(context);
         let cache = KvCache::new(&widths.collect::<Vec<_>>(), options, context, batch_max)?;
-        let pool = Pool::new(config.threads as usize)?;
+        let pool = Pool::for_config(config)?;
         let k_max = widest_input(h);
         let group = h.widest(|l| l.heads / l.kv_heads);
         let heads = h.widest(|l| l.heads);
         Ok(Self {
-            ropes: RopeTables::new(h, model.weights.rope_divisors.as_deref(), batch_max),
-            scratch: Scratch::new(h, batch_max),
+            ropes: RopeTables::new(h, model.weights.rope_divisors.as_deref(), 1),
+            scratch: Scratch::new(h, 1),
+            buffer_tokens: 1,
             attention: AttentionScratch::new(pool.threads(), heads, group, h.key_dim, h.value_dim),
-            activations: Activations::new(k_max, batch_max),
+            activations: Activations::new(k_max, 1),
             apart: Vec::new(),
             logits: vec![0.0; model.vocab()],
             logits_finite: true,
@@ -234,9 +237,30 @@ impl Session {
         Ok(())
     }
 
+    /// Grows the buffers to batches of `n` tokens: a session that only decodes holds what one token needs. Their content is
+    /// of no use after a batch, so the old ones go before the new ones come.
+    fn make_room(&mut self, n: usize) {
+        if n <= self.buffer_tokens {
+            return;
+        }
+        // prompts of growing length must not each grow the buffers a little
+        let room = n.next_power_of_two().min(self.batch_max).max(n);
+        let h = &self.model.hyperparameters;
+        self.scratch = Scratch::new(h, 0);
+        self.scratch = Scratch::new(h, room);
+        self.ropes = RopeTables::new(h, self.model.weights.rope_divisors.as_deref(), room);
+        self.activations = Activations::new(0, 0);
+        self.activations = Activations::new(widest_input(h), room);
+        self.buffer_tokens = room;
+    }
+
     /// Embeds a batch and takes it through all layers; leaves the residual stream in the scratch and the cache grown.
     /// `exact`: with the numbers of single steps.
     fn run_layers(&mut self, ids: &[u32], exact: bool) {
+        self.make_room(ids.len());
+        // a few tokens with the numbers of single steps cost about as much memory traffic as one
+        let workers = if ids.len() == 1 || exact { self.pool.decode_threads() } else { self.pool.prefill_threads() };
+        self.pool.set_active(workers);
         let Self { model, pool, cache, ropes, scratch, attention, activations, apart, cached_types, .. } = self;
         let (h, weights, n, first) = (&model.hyperparameters, &model.weights, ids.len(), cache.depth());
         cache.grow(n);
@@ -420,9 +444,24 @@ impl Session {
         self.scratch.bytes() + self.attention.bytes() + self.ropes.bytes() + self.activations.bytes() + logits
     }
 
-    /// Worker threads running.
+    /// Worker threads that serve one token at a time.
     pub fn threads_effective(&self) -> u32 {
-        self.pool.threads() as u32
+        self.pool.decode_threads() as u32
+    }
+
+    /// Worker threads that serve a prompt.
+    pub fn threads_batch_effective(&self) -> u32 {
+        self.pool.prefill_threads() as u32
+    }
+
+    /// The core that each worker was to be pinned to; empty texts when none was.
+    pub fn affinity_wanted(&self) -> Vec<String> {
+        self.pool.affinity_wanted()
+    }
+
+    /// Where the kernel does not do now what was asked for, in words; empty when it does.
+    pub fn affinity_faults(&self) -> Vec<String> {
+        self.pool.affinity_faults()
     }
 
     /// `Cpus_allowed_list` of each worker, as the kernel has it now.

@@ -36,15 +36,17 @@ mod linux {
         unsafe { libc::syscall(libc::SYS_gettid) as i32 }
     }
 
-    /// `Cpus_allowed_list` of a thread of this process, for instance `0-3`; `unknown` when it cannot be read.
-    pub fn of_thread(thread: i32) -> String {
-        std::fs::read_to_string(format!("/proc/self/task/{thread}/status"))
-            .ok()
-            .and_then(|status| {
-                let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-                Some(line.trim().to_owned())
-            })
-            .unwrap_or_else(|| "unknown".to_owned())
+    /// What the kernel says of a thread of this process.
+    pub fn of_thread(thread: i32) -> super::ThreadAffinity {
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/self/task/{thread}/{file}")).ok();
+        let allowed = read("status").and_then(|status| {
+            let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+            Some(line.trim().to_owned())
+        });
+        // the 39th field; the second one, a name in brackets, may hold blanks and brackets
+        let ran_on =
+            read("stat").and_then(|stat| stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(36)?.parse().ok());
+        super::ThreadAffinity { allowed: allowed.unwrap_or_else(|| super::UNKNOWN.to_owned()), ran_on }
     }
 }
 
@@ -60,10 +62,35 @@ mod linux {
     pub fn thread_id() -> i32 {
         0
     }
-    /// Always `unknown` here.
-    pub fn of_thread(_thread: i32) -> String {
-        "unknown".to_owned()
+    /// Always unknown here.
+    pub fn of_thread(_thread: i32) -> super::ThreadAffinity {
+        super::ThreadAffinity { allowed: super::UNKNOWN.to_owned(), ran_on: None }
     }
+}
+
+/// What stands for a mask that cannot be read.
+const UNKNOWN: &str = "unknown";
+
+/// Where a thread may run, and where it last did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThreadAffinity {
+    /// `Cpus_allowed_list`, for instance `0-3`; `unknown` when it cannot be read.
+    pub allowed: String,
+    /// The core that it ran on last, when that can be read.
+    pub ran_on: Option<usize>,
+}
+
+/// Why a worker that was to be pinned to `core` is not; `None` when it is.
+pub fn fault(worker: usize, core: usize, found: &ThreadAffinity) -> Option<String> {
+    let ThreadAffinity { allowed, ran_on } = found;
+    if allowed == UNKNOWN {
+        return Some(format!("worker {worker} was pinned to core {core}, which cannot be read back"));
+    }
+    if *allowed != core.to_string() {
+        return Some(format!("worker {worker} was pinned to core {core}, the kernel lets it run on {allowed}"));
+    }
+    let elsewhere = ran_on.filter(|&ran_on| ran_on != core)?;
+    Some(format!("worker {worker} is pinned to core {core} and ran on core {elsewhere} all the same"))
 }
 
 pub use linux::{current_mask, of_thread, set_mask, thread_id};

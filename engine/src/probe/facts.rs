@@ -1,7 +1,6 @@
 //! Names, system, caches, hidden modes, battery and virtualisation.
 
-use super::cores::fields;
-use super::tree::{Tree, WORD_BYTES_MAX};
+use super::tree::{Tree, WORD_BYTES_MAX, fields};
 use crate::text;
 use std::collections::BTreeSet;
 
@@ -67,12 +66,6 @@ fn build_property(tree: &Tree, name: &str) -> Option<String> {
 pub(super) fn kernel(tree: &Tree) -> String {
     let of_version = || tree.word("proc/version")?.split(' ').nth(2).map(str::to_owned);
     tree.word("proc/sys/kernel/osrelease").or_else(of_version).unwrap_or_else(|| UNKNOWN.to_owned())
-}
-
-/// A figure of `/proc/meminfo` or `/proc/PID/status`, in bytes: `NAME:  1234 kB`.
-pub(crate) fn kilobytes(text: &str, name: &str) -> Option<u64> {
-    let (_, value) = fields(text).find(|(key, _)| *key == name)?;
-    value.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// The distinct caches over all cores, smallest first, as `L2 1048576` (bytes); first-level caches as `L1d`, `L1i`.

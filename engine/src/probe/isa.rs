@@ -1,7 +1,6 @@
 //! Instruction-set extensions that matter to the kernels, under the names that people use for them.
 
-use super::cores::fields;
-use super::tree::Tree;
+use super::tree::{Tree, fields};
 use std::collections::BTreeSet;
 
 /// `(name in /proc/cpuinfo, our name)` for Arm, 32 and 64 bits.

@@ -3,18 +3,17 @@
 //! Everything is read below a root, so that a copied or made tree can be probed. What is missing or odd is normal on
 //! phones and boards: it leaves a field empty, it never fails the probe.
 
-mod cores;
 mod facts;
 mod isa;
 mod sensors;
-mod tree;
 
-pub use tree::Tree;
+pub use crate::tree::Tree;
 
-pub(crate) use facts::kilobytes;
 pub(crate) use sensors::{hottest_by_type, read as read_sensor};
 
+use crate::cores;
 use crate::protocol::Fingerprint;
+use crate::tree::{self, kilobytes};
 
 /// The Rust target this binary was built for.
 pub const TARGET: &str = env!("FARMHAND_TARGET");

@@ -3,14 +3,16 @@
 //! Both are versioned. The plan is one JSON object; the journal is JSON lines, each framed with a sequence number and a
 //! CRC (see [`frame`]). This module does no I/O and reads no clock.
 
+mod cpus;
 pub mod frame;
 mod plan;
 mod record;
 
+pub use cpus::{CPUS_MAX, CpuClusters, CpuList};
 pub use plan::{Arm, CellPlan, DevicePlan, EngineConfig, GoldenCase, KvType, ModelRef, Step};
 pub use record::{
-    ClusterClock, CoreCluster, ExitCause, Fingerprint, MemoryParts, Reading, ReasonCode, Record, SampleRecord,
-    SelfProof, Sensor, Telemetry, TokenTimes, Validity,
+    ClusterClock, CoreCluster, ExitCause, Fingerprint, HeldMemory, MemoryParts, Reading, ReasonCode, Record,
+    SampleRecord, SelfProof, Sensor, Telemetry, TokenTimes, Validity,
 };
 
 /// The version of plan and journal. A reader refuses any other version.

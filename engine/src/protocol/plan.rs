@@ -1,5 +1,6 @@
 //! The device plan: what `farmhand run` is asked to do.
 
+use super::{CpuClusters, CpuList};
 use crate::error::{EngineError, Result};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -130,23 +131,51 @@ impl FromStr for KvType {
     }
 }
 
-/// How the engine is set up for a cell; part of the series key.
+/// How the engine is set up for a cell; part of the series key. A key that was added later is written only where it says
+/// something else than its default, so that older plans and series stay what they were.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct EngineConfig {
-    /// Worker threads; 0 lets the engine choose from the topology.
+    /// Worker threads for single tokens; 0 lets the engine choose: as many as there are cores named below, else the
+    /// performance cores.
     pub threads: u32,
+    /// Worker threads for prompts; 0 takes as many as for single tokens.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub threads_batch: u32,
+    /// Cores for the workers: worker i is pinned to the i-th.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cpus: CpuList,
+    /// Cores for the workers, by speed; not together with `cpus`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cpu_clusters: Option<CpuClusters>,
     /// Room in the KV cache, in tokens.
     pub context_tokens: u32,
     /// Element type of the KV cache.
     pub kv_type: KvType,
     /// Map the model (`true`) or read it into anonymous memory (`false`).
     pub mmap: bool,
+    /// Keep the model from being evicted or swapped. Where the system does not allow it, the run goes on, and the proof
+    /// says how much is locked.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mlock: bool,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { threads: 0, context_tokens: 4096, kv_type: KvType::F16, mmap: true }
+        Self {
+            threads: 0,
+            threads_batch: 0,
+            cpus: CpuList::default(),
+            cpu_clusters: None,
+            context_tokens: 4096,
+            kv_type: KvType::F16,
+            mmap: true,
+            mlock: false,
+        }
     }
 }
 

@@ -197,8 +197,36 @@ pub struct TokenTimes {
     pub first_eog_index: Option<u32>,
 }
 
+/// Memory that an engine holds, part by part, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct HeldMemory {
+    /// Model files that are mapped: shared, evictable, resident as far as they have been touched.
+    pub mapped_bytes: u64,
+    /// Model files that were read into anonymous memory.
+    pub anonymous_bytes: u64,
+    /// Of these two, what is locked in memory.
+    pub locked_bytes: u64,
+    /// Copies of weights in another layout.
+    pub repack_bytes: u64,
+    /// The KV cache, as allocated.
+    pub kv_bytes: u64,
+    /// Buffers of a batch, and logits.
+    pub scratch_bytes: u64,
+    /// Metadata and tokenizer on the heap, about.
+    pub heap_bytes: u64,
+}
+
+impl HeldMemory {
+    /// Anonymous memory at most: all but what is mapped. Memory counts from when it is first written, so less may be
+    /// resident.
+    pub fn anonymous_total_bytes(&self) -> u64 {
+        self.anonymous_bytes + self.repack_bytes + self.kv_bytes + self.scratch_bytes + self.heap_bytes
+    }
+}
+
 /// What an engine proves about itself.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SelfProof {
     /// Version and build id of the engine.
@@ -207,20 +235,39 @@ pub struct SelfProof {
     pub engine_sha256: String,
     /// sha256 of each model file, as opened.
     pub model_sha256: Vec<String>,
+    /// What hashing the model cost, milliseconds; 0 when it was known already, and then `model-sha256` may be empty where
+    /// nobody asked for it.
+    #[serde(default)]
+    pub model_hash_ms: u64,
     /// Instruction set chosen at run time, for instance `avx2` or `scalar`.
     pub isa: String,
+    /// How weights are rearranged for the kernels: `none`, or the name of the layout.
+    #[serde(default)]
+    pub repack: String,
     /// Configuration in force.
     pub config: EngineConfig,
-    /// Worker threads really running.
+    /// Worker threads that serve single tokens.
     pub threads_effective: u32,
+    /// Worker threads that serve prompts.
+    #[serde(default)]
+    pub threads_batch_effective: u32,
     /// `Cpus_allowed_list` of each worker, read back from the kernel.
     pub affinity_effective: Vec<String>,
+    /// The core that each worker was to be pinned to; empty texts where none was.
+    #[serde(default)]
+    pub affinity_wanted: Vec<String>,
+    /// Where the kernel does not do what was asked for, in words. Any of them makes what was measured INVALID.
+    #[serde(default)]
+    pub affinity_faults: Vec<String>,
     /// Bytes of weights, as stored.
     pub weight_bytes: u64,
     /// Bytes of KV cache once the context is full; it is taken as the depth grows.
     pub kv_bytes: u64,
     /// Bytes of scratch buffers.
     pub scratch_bytes: u64,
+    /// What is held in memory, part by part.
+    #[serde(default)]
+    pub held: HeldMemory,
     /// How the page cache was emptied for a cold load: `none`, `posix_fadvise` or `drop_caches`.
     pub eviction: String,
 }

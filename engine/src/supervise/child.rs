@@ -360,6 +360,7 @@ mod tests {
             kv_bytes: 0,
             scratch_bytes: 0,
             eviction: "none".into(),
+            ..SelfProof::default()
         };
         Record::Proof { cell: 3, proof: Box::new(proof) }
     }

@@ -16,11 +16,12 @@ pub use pid_file::{PidFile, Stopped, stop};
 
 use crate::clock;
 use crate::error::{EngineError, ErrorKind, Result};
-use crate::execute::{build, read_plan};
+use crate::execute::read_plan;
 use crate::hash::sha256_file;
 use crate::journal::Journal;
 use crate::lease::{LeaseFolder, folder_above};
 use crate::probe::{Tree, probe};
+use crate::proof::build;
 use crate::protocol::{CellPlan, DevicePlan, ExitCause, PROTOCOL_VERSION, ReasonCode, Record, SelfProof, Step};
 use crate::telemetry::Observer;
 use child::{Attempt, Ended};
@@ -287,7 +288,15 @@ fn differences(cell: &CellPlan, proof: &SelfProof, agent_sha256: &str) -> Vec<Re
     if proof.engine_sha256 != agent_sha256 {
         reasons.push(ReasonCode::EngineHashDiffers);
     }
-    if cell.config.threads != 0 && proof.threads_effective != cell.config.threads {
+    // what the cores themselves say counts, whatever the engine makes of it
+    let listed = cell.config.cpus.cpus();
+    let elsewhere = listed.iter().zip(&proof.affinity_effective).any(|(core, found)| *found != core.to_string());
+    let other = |asked: u32, found: u32| asked != 0 && found != asked;
+    if other(cell.config.threads, proof.threads_effective)
+        || other(cell.config.threads_batch, proof.threads_batch_effective)
+        || elsewhere
+        || !proof.affinity_faults.is_empty()
+    {
         reasons.push(ReasonCode::AffinityDiffers);
     }
     reasons

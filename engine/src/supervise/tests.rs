@@ -31,6 +31,7 @@ fn proof() -> SelfProof {
         kv_bytes: 0,
         scratch_bytes: 0,
         eviction: "none".into(),
+        ..SelfProof::default()
     }
 }
 
@@ -47,6 +48,15 @@ fn a_proof_that_differs_from_the_request_makes_the_attempt_invalid() {
     };
     assert_eq!(reasons(|_| {}), []);
     assert_eq!(reasons(|p| p.threads_effective = 1), [ReasonCode::AffinityDiffers]);
+    // the kernel let a worker go elsewhere, or took its core away
+    assert_eq!(reasons(|p| p.affinity_faults = vec!["worker 1 is elsewhere".into()]), [ReasonCode::AffinityDiffers]);
+    let listed = CellPlan { config: EngineConfig { cpus: "4-5".parse().unwrap(), ..cell().config }, ..cell() };
+    let proved = |affinity: [&str; 2]| {
+        let proof = SelfProof { affinity_effective: affinity.map(str::to_owned).to_vec(), ..proof() };
+        invalid_reasons(&listed, &ended(ExitCause::Done, Some(proof)), "ee")
+    };
+    assert_eq!(proved(["4", "5"]), []);
+    assert_eq!(proved(["4", "0-7"]), [ReasonCode::AffinityDiffers]);
     assert_eq!(reasons(|p| p.model_sha256 = vec!["bb".into()]), [ReasonCode::ModelHashDiffers]);
     assert_eq!(reasons(|p| p.engine_sha256 = "ff".into()), [ReasonCode::EngineHashDiffers]);
     assert_eq!(invalid_reasons(&cell(), &ended(ExitCause::Done, None), "ee"), [ReasonCode::CellDied]);

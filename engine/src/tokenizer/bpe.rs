@@ -4,6 +4,7 @@
 use super::split::PreTokenizer;
 use super::vocabulary::{Vocabulary, VocabularyData, ids_by_text, malformed, missing};
 use crate::error::Result;
+use crate::memory::heap;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
@@ -49,6 +50,12 @@ struct Symbol {
 }
 
 impl Bpe {
+    /// About what it takes on the heap, bytes.
+    pub fn heap_bytes(&self) -> u64 {
+        let texts: u64 = self.whole.keys().map(|key| heap::block(key.len())).sum();
+        size_of_val(&*self.byte_ids) as u64 + heap::map(&self.merges) + heap::map(&self.whole) + texts
+    }
+
     /// Checks the merges: both parts and what they merge to must be tokens.
     pub fn new(
         data: &VocabularyData<'_>,

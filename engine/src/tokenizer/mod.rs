@@ -59,6 +59,15 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
+    /// About what it takes on the heap, bytes.
+    pub fn heap_bytes(&self) -> u64 {
+        let algorithm = match &self.algorithm {
+            Algorithm::Bpe(bpe) => bpe.heap_bytes(),
+            Algorithm::SentencePiece(pieces) => pieces.heap_bytes(),
+        };
+        self.vocabulary.heap_bytes() + algorithm + self.always.heap_bytes() + self.parsed.heap_bytes()
+    }
+
     /// The tokenizer for a vocabulary.
     ///
     /// # Errors

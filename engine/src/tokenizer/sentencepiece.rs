@@ -3,6 +3,7 @@
 
 use super::vocabulary::{VocabularyData, malformed, missing};
 use crate::error::Result;
+use crate::memory::heap;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
@@ -32,6 +33,12 @@ struct Symbol {
 type Candidate = (u32, Reverse<usize>, usize);
 
 impl SentencePiece {
+    /// About what it takes on the heap, bytes.
+    pub fn heap_bytes(&self) -> u64 {
+        let texts: u64 = self.tokens.keys().map(|key| heap::block(key.len())).sum();
+        size_of_val(&*self.byte_ids) as u64 + heap::map(&self.tokens) + texts
+    }
+
     /// Checks the scores. `unknown` stands in for byte tokens that do not exist.
     pub fn new(data: &VocabularyData<'_>, tokens: &[String], unknown: Option<u32>) -> Result<Self> {
         let scores = data.scores.ok_or_else(|| missing("scores"))?;

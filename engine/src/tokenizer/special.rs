@@ -1,6 +1,7 @@
 //! Tokens that are found in the text before anything else: control tokens when the caller asks for them, user-defined
 //! tokens always.
 
+use crate::memory::heap;
 use std::collections::HashMap;
 
 /// A stretch of the text.
@@ -27,6 +28,15 @@ pub struct SpecialTokens {
 }
 
 impl SpecialTokens {
+    /// About what it takes on the heap, bytes.
+    pub fn heap_bytes(&self) -> u64 {
+        let of_length = |one: &OfLength| {
+            let texts: u64 = one.ids.keys().map(|key| heap::block(key.len())).sum();
+            size_of_val(&*one.first_bytes) as u64 + heap::map(&one.ids) + texts
+        };
+        heap::vec(&self.by_length) + self.by_length.iter().map(of_length).sum::<u64>()
+    }
+
     /// The set of these tokens; of two with the same text the later one counts, empty texts are left out.
     pub fn new<'a>(tokens: impl Iterator<Item = (u32, &'a str)>) -> Self {
         let mut by_length: Vec<OfLength> = Vec::new();

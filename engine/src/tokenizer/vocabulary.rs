@@ -3,6 +3,7 @@
 use super::bpe;
 use crate::error::{EngineError, Result};
 use crate::gguf::Metadata;
+use crate::memory::heap;
 use std::collections::HashMap;
 
 /// `tokenizer.ggml.*` as it stands in a file, unchecked. Absent keys are `None`.
@@ -140,6 +141,11 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
+    /// About what it takes on the heap, bytes.
+    pub fn heap_bytes(&self) -> u64 {
+        heap::vec(&self.kinds) + heap::vec(&self.bytes) + heap::vec(&self.ends) + heap::vec(&self.eog)
+    }
+
     /// Checks kinds and ids, and works out the bytes of every token.
     pub fn new(data: &VocabularyData<'_>, tokens: &[String], encoding: TextEncoding) -> Result<Self> {
         let mut kinds = kinds(data, tokens)?;

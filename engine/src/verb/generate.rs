@@ -2,16 +2,17 @@
 
 use super::args::{Args, Flag, Verb};
 use super::profile::{self, Profiling};
+use super::setup;
 use crate::error::{EngineError, Result};
 use crate::generate::{Continue, GenerateOptions, Generation, generate};
 use crate::kv_cache::{CacheOptions, KvPolicy};
-use crate::model::{LoadOptions, Model, Session};
+use crate::model::Session;
+use crate::proof;
 use crate::protocol::{EngineConfig, KvType};
 use crate::sampler::Sampler;
 use crate::tokenizer::StreamDecoder;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 
 /// `farmhand generate`.
 pub const VERB: Verb = Verb {
@@ -27,11 +28,10 @@ pub const VERB: Verb = Verb {
             value: Some("N"),
             help: "context, in tokens (prompt and -n, if longer than 4096)",
         },
-        Flag {
-            names: &["-t", "--threads"],
-            value: Some("N"),
-            help: "worker threads; 0 takes the performance cores (0)",
-        },
+        setup::THREADS,
+        setup::THREADS_BATCH,
+        setup::CPUS,
+        setup::CPU_CLUSTERS,
         Flag { names: &["-ctk", "--cache-type-k"], value: Some("TYPE"), help: "cached keys: f16, q8_0 or q4_0 (f16)" },
         Flag {
             names: &["-ctv", "--cache-type-v"],
@@ -54,7 +54,9 @@ pub const VERB: Verb = Verb {
         Flag { names: &["--seed"], value: Some("N"), help: "seed of sampling (0)" },
         Flag { names: &["--special"], value: None, help: "read special tokens in the prompt as such, and print them" },
         Flag { names: &["--ignore-eos"], value: None, help: "go on after an end-of-generation token" },
-        Flag { names: &["--no-mmap"], value: None, help: "read the model into memory instead of mapping it" },
+        setup::NO_MMAP,
+        setup::MLOCK,
+        Flag { names: &["--proof"], value: None, help: "hash the model too, about a second a gigabyte" },
         profile::PROFILE,
         profile::ROOFLINE,
     ],
@@ -68,7 +70,7 @@ fn run(args: &Args) -> Result<u8> {
     let prompt = read_prompt(args.require("--prompt")?)?;
     let options = GenerateOptions { tokens_max: args.number("--n-predict", 128)?, obey_eog: !args.has("--ignore-eos") };
     let mut sampler = sampler(args)?;
-    let threads = args.number("--threads", 0)?;
+    let config = EngineConfig { threads: args.number("--threads", 0)?, ..setup::config(args)? };
     let cache = CacheOptions {
         key_type: args.word("-ctk", KvType::F16)?,
         value_type: args.word("-ctv", KvType::F16)?,
@@ -77,13 +79,16 @@ fn run(args: &Args) -> Result<u8> {
     let special = args.has("--special");
     let profiling = Profiling::from_args(args)?;
 
-    let model = Arc::new(Model::load(path, &LoadOptions { mmap: !args.has("--no-mmap"), isa: None })?);
+    let model = setup::open(path, &config)?;
     let ids = model.tokenizer().encode(&prompt, true, special);
     let needed = ids.len().saturating_add(options.tokens_max);
     let wanted = if cache.policy == KvPolicy::Full { needed.max(CONTEXT_TOKENS) } else { CONTEXT_TOKENS };
     let context_tokens = args.number("--ctx-size", u32::try_from(wanted).unwrap_or(u32::MAX))?;
-    let config = EngineConfig { threads, context_tokens, kv_type: cache.key_type, mmap: !args.has("--no-mmap") };
-    let mut session = Session::with_cache(Arc::clone(&model), &config, &cache)?;
+    let config = EngineConfig { context_tokens, kv_type: cache.key_type, ..config };
+    let mut session = setup::session(&model, &config, &cache)?;
+    for line in proof::lines(&proof::of_session(&session, &config, args.has("--proof"))?) {
+        eprintln!("{line}");
+    }
 
     let mut decoder = StreamDecoder::new(model.tokenizer());
     let mut stdout = std::io::stdout().lock();
@@ -146,11 +151,9 @@ fn timings(session: &Session, prompt_tokens: usize, generation: &Generation) -> 
     format!(
         "prefill: {prompt_tokens} tokens in {prefill_ms:.1} ms, {:.2} token/s\n\
          decode:  {} tokens, {decode}\n\
-         {} on {} threads, kv cache {} bytes, scratch {} bytes",
+         kv cache {} bytes, scratch {} bytes",
         prompt_tokens as f64 / generation.prefill.as_secs_f64(),
         generation.ids.len(),
-        session.isa().name(),
-        session.threads_effective(),
         session.kv_bytes(),
         session.scratch_bytes(),
     )

@@ -1,13 +1,14 @@
 //! `farmhand logits`: teacher-forced, one JSON line a position.
 
 use super::args::{Args, Flag, Verb};
+use super::setup;
 use crate::error::{EngineError, Result};
-use crate::model::{LoadOptions, Logits, Model, Session};
+use crate::kv_cache::CacheOptions;
+use crate::model::Logits;
 use crate::protocol::EngineConfig;
 use crate::quality::read_ids;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 
 /// `farmhand logits`.
 pub const VERB: Verb = Verb {
@@ -22,11 +23,12 @@ pub const VERB: Verb = Verb {
             help: "token ids: a JSON array, or numbers between blanks or commas",
         },
         Flag { names: &["--top"], value: Some("N"), help: "how many of the likeliest to print (5)" },
-        Flag {
-            names: &["-t", "--threads"],
-            value: Some("N"),
-            help: "worker threads; 0 takes the performance cores (0)",
-        },
+        setup::THREADS,
+        setup::THREADS_BATCH,
+        setup::CPUS,
+        setup::CPU_CLUSTERS,
+        setup::NO_MMAP,
+        setup::MLOCK,
     ],
     run,
 };
@@ -38,11 +40,10 @@ fn run(args: &Args) -> Result<u8> {
     let path = Path::new(args.require("--model")?);
     let ids = read_ids(Path::new(args.require("--ids")?))?;
     let top: usize = args.number("--top", 5)?;
-    let threads = args.number("--threads", 0)?;
-    let model = Arc::new(Model::load(path, &LoadOptions::default())?);
     let context_tokens = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-    let mut session =
-        Session::new(Arc::clone(&model), &EngineConfig { threads, context_tokens, ..EngineConfig::default() })?;
+    let config = EngineConfig { threads: args.number("--threads", 0)?, context_tokens, ..setup::config(args)? };
+    let model = setup::open(path, &config)?;
+    let mut session = setup::session(&model, &config, &CacheOptions::default())?;
 
     let mut stdout = std::io::stdout().lock();
     let mut position = 0;

@@ -12,10 +12,13 @@ mod logits;
 mod perplexity;
 mod probe;
 mod profile;
+mod progress;
 mod roofline;
 mod run;
+mod setup;
 mod stop;
 mod tokenize;
+mod warm;
 
 use crate::error::{EngineError, Result};
 use args::{Args, Verb};
@@ -27,6 +30,7 @@ pub const VERBS: &[&Verb] = &[
     &tokenize::VERB,
     &logits::VERB,
     &perplexity::VERB,
+    &warm::VERB,
     &probe::VERB,
     &roofline::VERB,
     &run::VERB,

@@ -1,12 +1,13 @@
 //! `farmhand perplexity`: one JSON object on stdout.
 
 use super::args::{Args, Flag, Verb};
+use super::setup;
 use crate::error::{EngineError, ErrorKind, Result};
-use crate::model::{LoadOptions, Model, Session};
+use crate::kv_cache::CacheOptions;
+use crate::proof;
 use crate::protocol::EngineConfig;
 use crate::quality::{Window, perplexity, read_ids};
 use std::path::Path;
-use std::sync::Arc;
 
 /// `farmhand perplexity`.
 pub const VERB: Verb = Verb {
@@ -25,11 +26,13 @@ pub const VERB: Verb = Verb {
             value: Some("N"),
             help: "chunks of N tokens, second halves scored; 0 is one window over all (512)",
         },
-        Flag {
-            names: &["-t", "--threads"],
-            value: Some("N"),
-            help: "worker threads; 0 takes the performance cores (0)",
-        },
+        setup::THREADS,
+        setup::THREADS_BATCH,
+        setup::CPUS,
+        setup::CPU_CLUSTERS,
+        setup::NO_MMAP,
+        setup::MLOCK,
+        setup::NO_MODEL_HASH,
     ],
     run,
 };
@@ -41,14 +44,13 @@ fn run(args: &Args) -> Result<u8> {
         0 => Window::Whole,
         size => Window::Chunks(size),
     };
-    let threads = args.number("--threads", 0)?;
-    let model = Arc::new(Model::load(path, &LoadOptions::default())?);
     let context = match window {
         Window::Whole => ids.len(),
         Window::Chunks(size) => size.min(ids.len()),
     };
     let context_tokens = u32::try_from(context).unwrap_or(u32::MAX);
-    let mut session = Session::new(model, &EngineConfig { threads, context_tokens, ..EngineConfig::default() })?;
+    let config = EngineConfig { threads: args.number("--threads", 0)?, context_tokens, ..setup::config(args)? };
+    let mut session = setup::session(&setup::open(path, &config)?, &config, &CacheOptions::default())?;
     let found = perplexity(&mut session, &ids, window).map_err(|e| match e.kind() {
         ErrorKind::Model => e.at(path.display().to_string()),
         _ => e,
@@ -64,6 +66,7 @@ fn run(args: &Args) -> Result<u8> {
             "nll_mean": found.nll_mean,
             "scored_tokens": found.nll.len(),
             "window_tokens": context,
+            "proof": proof::of_session(&session, &config, !args.has("--no-model-hash"))?,
         })
     );
     Ok(0)

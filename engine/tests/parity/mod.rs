@@ -4,7 +4,7 @@
 use farmgate_engine::gguf::{Gguf, LoadMode, TensorType, Writer};
 use farmgate_engine::kernels::Isa;
 use farmgate_engine::model::{LoadOptions, Logits, Model, Session};
-use farmgate_engine::protocol::{EngineConfig, KvType};
+use farmgate_engine::protocol::EngineConfig;
 use farmgate_engine::quant::dequantise_row;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub fn isas() -> Vec<Isa> {
 /// A session with all the threads that the device would choose.
 pub fn open(path: &Path, isa: Option<Isa>, context_tokens: usize) -> Session {
     let model = Model::load(path, &LoadOptions { mmap: true, isa }).unwrap_or_else(|e| panic!("{e}"));
-    let config = EngineConfig { threads: 0, context_tokens: context_tokens as u32, kv_type: KvType::F16, mmap: true };
+    let config = EngineConfig { context_tokens: context_tokens as u32, ..EngineConfig::default() };
     Session::new(Arc::new(model), &config).unwrap_or_else(|e| panic!("{e}"))
 }
 

@@ -2,17 +2,21 @@
 
 use super::args::{Args, Flag, Verb};
 use super::profile::{self, Profiling};
+use super::setup;
 use crate::error::{EngineError, Result};
 use crate::kv_cache::CacheOptions;
-use crate::model::{BATCH_TOKENS_MAX, LoadOptions, Logits, Model, Session};
-use crate::protocol::{EngineConfig, KvType};
+use crate::model::{BATCH_TOKENS_MAX, Logits, Model, Session};
+use crate::proof;
+use crate::protocol::{EngineConfig, KvType, ReasonCode};
 use crate::sampler::SplitMix64;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+mod memory;
 mod print;
 
+use memory::MemoryFigures;
 use print::{Format, Printer, Row, utc_now};
 
 /// `farmhand bench`.
@@ -28,8 +32,11 @@ pub const VERB: Verb = Verb {
         Flag {
             names: &["-t", "--threads"],
             value: Some("N,..."),
-            help: "worker threads; 0 takes the performance cores (0)",
+            help: "worker threads; 0 takes the cores named, else the performance cores (0)",
         },
+        setup::THREADS_BATCH,
+        setup::CPUS,
+        setup::CPU_CLUSTERS,
         Flag { names: &["-r", "--repetitions"], value: Some("N"), help: "repetitions of each test (5)" },
         Flag {
             names: &["-ctk", "--cache-type-k"],
@@ -42,6 +49,9 @@ pub const VERB: Verb = Verb {
             help: "cached values: f16, q8_0, q4_0 (f16)",
         },
         Flag { names: &["-mmp", "--mmap"], value: Some("0|1"), help: "map the model instead of reading it (1)" },
+        setup::NO_MMAP,
+        setup::MLOCK,
+        setup::NO_MODEL_HASH,
         Flag { names: &["-o", "--output"], value: Some("FORMAT"), help: "md, csv, json or jsonl (md)" },
         Flag {
             names: &["--paced"],
@@ -55,6 +65,9 @@ pub const VERB: Verb = Verb {
     run,
 };
 
+/// Exit code when something was measured that is not to be believed; rows and stderr say why.
+const INVALID: u8 = 3;
+
 /// What was asked for.
 struct Request {
     prompts: Vec<u32>,
@@ -64,7 +77,9 @@ struct Request {
     key_types: Vec<KvType>,
     value_types: Vec<KvType>,
     repetitions: u32,
-    mmap: bool,
+    /// All but threads and context.
+    config: EngineConfig,
+    hash_model: bool,
     warm_up: bool,
     paced: bool,
     format: Format,
@@ -85,19 +100,19 @@ struct Test {
 fn run(args: &Args) -> Result<u8> {
     args.require("--model")?;
     let request = Request::from_args(args)?;
-    let mut printer = Printer { format: request.format, rows: 0 };
+    let mut printer = Printer::new(request.format);
     for path in args.all("--model") {
-        let options = LoadOptions { mmap: request.mmap, isa: None };
-        let model = Arc::new(Model::load(Path::new(path), &options)?);
+        let model = setup::open(Path::new(path), &request.config)?;
         for test in request.tests() {
-            printer.print(&measure(&model, path, &request, test)?);
+            printer.print(measure(&model, path, &request, test)?);
         }
     }
     printer.finish();
     request.profiling.finish()?;
-    match printer.rows {
-        0 => Err(EngineError::usage("nothing to measure").hint("give -p or -n a number above 0")),
-        _ => Ok(0),
+    match (printer.rows, printer.invalid_rows) {
+        (0, _) => Err(EngineError::usage("nothing to measure").hint("give -p or -n a number above 0")),
+        (_, 0) => Ok(0),
+        _ => Ok(INVALID),
     }
 }
 
@@ -108,6 +123,7 @@ impl Request {
             "0" => false,
             other => return Err(EngineError::usage(format!("flag `-mmp`: `{other}` is neither 0 nor 1"))),
         };
+        let config = setup::config(args)?;
         let format = match args.get("-o").unwrap_or("md") {
             "md" => Format::Markdown,
             "csv" => Format::Csv,
@@ -130,7 +146,8 @@ impl Request {
             key_types: args.words("-ctk", &[KvType::F16])?,
             value_types: args.words("-ctv", &[KvType::F16])?,
             repetitions,
-            mmap,
+            config: EngineConfig { mmap: config.mmap && mmap, ..config },
+            hash_model: !args.has("--no-model-hash"),
             warm_up: !args.has("--no-warmup"),
             paced: args.has("--paced"),
             format,
@@ -161,9 +178,10 @@ fn measure(model: &Arc<Model>, path: &str, request: &Request, test: Test) -> Res
     let context_tokens = depth
         .checked_add(prompt.max(decode))
         .ok_or_else(|| EngineError::usage(format!("{depth} tokens and {} more are too many", prompt.max(decode))))?;
-    let config = EngineConfig { threads, context_tokens, kv_type: key_type, mmap: request.mmap };
+    let config = EngineConfig { threads, context_tokens, kv_type: key_type, ..request.config.clone() };
     let cache = CacheOptions { key_type, value_type, ..CacheOptions::default() };
-    let mut session = Session::with_cache(Arc::clone(model), &config, &cache)?;
+    let mut session = setup::session(model, &config, &cache)?;
+    let faults_before = session.affinity_faults();
     let mut ids = Ids { random: SplitMix64::new(1), vocab: model.vocab() as u64 };
     let test_time = utc_now();
 
@@ -193,6 +211,12 @@ fn measure(model: &Arc<Model>, path: &str, request: &Request, test: Test) -> Res
     if !session.logits_finite() {
         return Err(EngineError::model("logits are not finite numbers").at(path.to_owned()));
     }
+    let memory = MemoryFigures::of_session(&session, &config);
+    let mut proof = proof::of_session(&session, &config, request.hash_model)?;
+    if proof.affinity_faults.is_empty() {
+        // back in place does not undo that it was elsewhere
+        proof.affinity_faults = faults_before;
+    }
     let tokens = f64::from(prompt.max(decode));
     let samples_ts: Vec<f64> = samples_ns.iter().map(|&ns| tokens * 1e9 / ns as f64).collect();
     let (avg_ns, stddev_ns) = mean_and_deviation(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
@@ -209,10 +233,10 @@ fn measure(model: &Arc<Model>, path: &str, request: &Request, test: Test) -> Res
         model_n_params: model.parameters(),
         n_batch: BATCH_TOKENS_MAX,
         n_ubatch: BATCH_TOKENS_MAX,
-        n_threads: session.threads_effective(),
+        n_threads: if prompt > 0 { session.threads_batch_effective() } else { session.threads_effective() },
         type_k: key_type.as_str(),
         type_v: value_type.as_str(),
-        use_mmap: request.mmap,
+        use_mmap: config.mmap,
         n_prompt: prompt,
         n_gen: decode,
         n_depth: depth,
@@ -223,6 +247,9 @@ fn measure(model: &Arc<Model>, path: &str, request: &Request, test: Test) -> Res
         stddev_ts,
         samples_ns,
         samples_ts,
+        invalid: (!proof.affinity_faults.is_empty()).then_some(ReasonCode::AffinityDiffers).into_iter().collect(),
+        memory,
+        proof,
     })
 }
 
@@ -291,4 +318,23 @@ fn cpu_info() -> String {
         Some(line.split_once(':')?.1.trim().to_owned())
     };
     field("model name").or_else(|| field("Hardware")).unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decode_is_as_long_as_was_asked_for_even_when_the_tokens_end_a_generation() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/tiny-pd-1.3m-Q8_0.gguf");
+        let config = EngineConfig { threads: 1, context_tokens: 64, ..EngineConfig::default() };
+        let model = Arc::new(Model::for_config(Path::new(path), &config, &|_| {}).unwrap());
+        let end = (0..model.vocab() as u32).find(|&id| model.tokenizer().is_eog(id)).unwrap();
+        let mut session = Session::new(Arc::clone(&model), &config).unwrap();
+        for (at_once, tokens) in [(false, 20), (true, 33)] {
+            session.clear();
+            assert!(time_once(&mut session, &vec![end; tokens], at_once).unwrap() > 0);
+            assert_eq!(session.depth(), tokens, "every token is in the cache");
+        }
+    }
 }

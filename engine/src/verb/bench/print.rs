@@ -1,5 +1,8 @@
 //! Rows of `farmhand bench` and how they are printed: llama-bench's names and formats.
 
+use super::memory::MemoryFigures;
+use crate::proof;
+use crate::protocol::{ReasonCode, SelfProof};
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,7 +14,7 @@ pub enum Format {
     JsonLines,
 }
 
-/// One test's figures. Field names are llama-bench's.
+/// One test's figures. Field names are llama-bench's, but for the last three.
 #[derive(Serialize)]
 pub struct Row {
     pub build_commit: &'static str,
@@ -39,6 +42,23 @@ pub struct Row {
     pub stddev_ts: f64,
     pub samples_ns: Vec<u64>,
     pub samples_ts: Vec<f64>,
+    /// Why the figures are not to be believed; empty when nothing speaks against them.
+    pub invalid: Vec<ReasonCode>,
+    /// What memory the test held.
+    pub memory: MemoryFigures,
+    /// What the engine proves about itself: the object that a run's journal has.
+    pub proof: SelfProof,
+}
+
+impl Row {
+    /// `pp512`, `tg128 @ d4096`.
+    fn test(&self) -> String {
+        super::test_name(self.n_prompt, self.n_gen, self.n_depth)
+    }
+
+    fn invalid(&self) -> String {
+        self.invalid.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join(" ")
+    }
 }
 
 /// Prints rows as they are measured.
@@ -46,10 +66,20 @@ pub struct Printer {
     pub format: Format,
     /// Rows printed so far.
     pub rows: usize,
+    /// Those of them that are not to be believed.
+    pub invalid_rows: usize,
+    /// What formats without room for it tell at the end: the memory of each test, and each different proof.
+    notes: Vec<String>,
+    proofs: Vec<Vec<String>>,
 }
 
 impl Printer {
-    pub fn print(&mut self, row: &Row) {
+    pub fn new(format: Format) -> Self {
+        Self { format, rows: 0, invalid_rows: 0, notes: Vec::new(), proofs: Vec::new() }
+    }
+
+    pub fn print(&mut self, row: Row) {
+        let row = &row;
         const INFALLIBLE: &str = "a row has string keys and finite numbers only";
         match self.format {
             Format::JsonLines => println!("{}", serde_json::to_string(row).expect(INFALLIBLE)),
@@ -72,17 +102,46 @@ impl Printer {
             }
         }
         self.rows += 1;
+        self.invalid_rows += usize::from(!row.invalid.is_empty());
+        for fault in &row.proof.affinity_faults {
+            eprintln!("warning: {}: INVALID ({}): {fault}", row.test(), row.invalid());
+        }
+        if let Some(warning) = row.memory.warning() {
+            eprintln!("warning: {}: {warning}", row.test());
+        }
+        self.notes.push(format!("{}, {}: {}", row.model_filename, row.test(), row.memory.line()));
+        let lines = proof::lines(&row.proof);
+        if !self.proofs.contains(&lines) {
+            self.proofs.push(lines);
+        }
     }
 
     pub fn finish(&self) {
-        if self.format == Format::Json && self.rows > 0 {
-            println!("\n]");
+        if self.rows == 0 {
+            return;
+        }
+        match self.format {
+            Format::Json => println!("\n]"),
+            Format::JsonLines => {}
+            // below the table, as paragraphs of their own
+            Format::Markdown => self.tell(&mut |line| println!("{line}")),
+            // the columns are llama-bench's and their reader may count them
+            Format::Csv => self.tell(&mut |line| eprintln!("{line}")),
+        }
+    }
+
+    fn tell(&self, out: &mut dyn FnMut(&str)) {
+        out("\nmemory, bytes:\n");
+        self.notes.iter().for_each(|note| out(&format!("- {note}")));
+        for proof in &self.proofs {
+            out("\nproof:\n");
+            proof.iter().for_each(|line| out(&format!("- {line}")));
         }
     }
 }
 
-/// Columns of the CSV form: all of a row but its samples, as in llama-bench.
-const CSV_COLUMNS: [&str; 23] = [
+/// Columns of the CSV form: all of a row but its samples, as in llama-bench, and why it is not to be believed.
+const CSV_COLUMNS: [&str; 24] = [
     "build_commit",
     "build_number",
     "cpu_info",
@@ -106,27 +165,33 @@ const CSV_COLUMNS: [&str; 23] = [
     "stddev_ns",
     "avg_ts",
     "stddev_ts",
+    "invalid",
 ];
 
 /// One line, every field quoted.
 fn csv(row: &serde_json::Value) -> String {
     let quoted = CSV_COLUMNS.iter().map(|&column| {
         let value = &row[column];
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text = match value {
+            serde_json::Value::String(text) => text.clone(),
+            serde_json::Value::Array(words) => words.iter().filter_map(|w| w.as_str()).collect::<Vec<_>>().join(" "),
+            other => other.to_string(),
+        };
         format!("\"{}\"", text.replace('"', "\"\""))
     });
     quoted.collect::<Vec<_>>().join(",")
 }
 
 fn markdown(row: &Row) -> String {
-    let test = super::test_name(row.n_prompt, row.n_gen, row.n_depth);
+    let invalid = if row.invalid.is_empty() { String::new() } else { format!(" INVALID {}", row.invalid()) };
     format!(
-        "| {} | {:.2} MiB | {:.2} M | {} | {} | {test} | {:.2} ± {:.2} |",
+        "| {} | {:.2} MiB | {:.2} M | {} | {} | {} | {:.2} ± {:.2}{invalid} |",
         row.model_type,
         row.model_size as f64 / f64::from(1 << 20),
         row.model_n_params as f64 / 1e6,
         row.n_threads,
         u8::from(row.use_mmap),
+        row.test(),
         row.avg_ts,
         row.stddev_ts,
     )
@@ -156,6 +221,7 @@ fn utc(seconds: u64) -> String {
 mod tests {
     use super::super::mean_and_deviation;
     use super::*;
+    use crate::protocol::HeldMemory;
 
     #[test]
     fn dates_are_those_of_the_calendar() {
@@ -193,14 +259,20 @@ mod tests {
             stddev_ts: 0.0,
             samples_ns: vec![1],
             samples_ts: vec![1.0],
+            invalid: vec![ReasonCode::AffinityDiffers, ReasonCode::NotFinite],
+            memory: MemoryFigures::new(&HeldMemory::default(), ""),
+            proof: SelfProof::default(),
         };
         let value = serde_json::to_value(&row).unwrap();
-        let mut columns: Vec<&str> = CSV_COLUMNS.into_iter().chain(["samples_ns", "samples_ts"]).collect();
+        let mut columns: Vec<&str> =
+            CSV_COLUMNS.into_iter().chain(["samples_ns", "samples_ts", "memory", "proof"]).collect();
         columns.sort_unstable();
         let mut fields: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
         fields.sort_unstable();
         assert_eq!(columns, fields);
         assert!(csv(&value).contains("\"a \"\"fast\"\" one, really\""));
+        assert!(csv(&value).ends_with(",\"affinity-differs not-finite\""));
+        assert!(markdown(&row).ends_with(" INVALID affinity-differs not-finite |"));
     }
 
     #[test]

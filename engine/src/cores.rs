@@ -1,7 +1,7 @@
 //! Cores and how they form clusters: by capacity, else by highest clock, else by the kind of core.
 
-use super::tree::{Tree, core_list};
 use crate::protocol::CoreCluster;
+use crate::tree::{Tree, core_list, fields};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ struct Core {
 
 /// The device's clusters, fastest first. Cores that are offline say little about themselves: they are put with the
 /// cores whose clock they share, else with those of equal capacity, else into a cluster of their own.
-pub(super) fn clusters(tree: &Tree) -> Vec<CoreCluster> {
+pub fn clusters(tree: &Tree) -> Vec<CoreCluster> {
     let cores = cores(tree);
     let online: Vec<&Core> = cores.iter().filter(|c| c.online).collect();
     let all = |has: fn(&Core) -> bool| !online.is_empty() && online.iter().all(|c| has(c));
@@ -117,9 +117,4 @@ fn kinds(cpuinfo: &str) -> BTreeMap<u32, Option<u64>> {
         }
     }
     kinds
-}
-
-/// `key : value` lines of `/proc/cpuinfo` and its like.
-pub(super) fn fields(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    text.lines().filter_map(|line| line.split_once(':')).map(|(key, value)| (key.trim(), value.trim()))
 }

@@ -95,3 +95,14 @@ pub fn core_list(list: &str) -> Vec<u32> {
     cores.dedup();
     cores
 }
+
+/// `key : value` lines of `/proc/cpuinfo` and its like.
+pub fn fields(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines().filter_map(|line| line.split_once(':')).map(|(key, value)| (key.trim(), value.trim()))
+}
+
+/// A figure of `/proc/meminfo` or `/proc/PID/status`, in bytes: `NAME:  1234 kB`.
+pub fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let (_, value) = fields(text).find(|(key, _)| *key == name)?;
+    value.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}

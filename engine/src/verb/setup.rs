@@ -1,0 +1,77 @@
+//! How the verbs that run a model set the engine up: the same flags, warnings and proofs for all of them.
+
+use super::args::{Args, Flag};
+use super::progress::Progress;
+use crate::error::{EngineError, Result};
+use crate::kv_cache::CacheOptions;
+use crate::model::{Model, Session};
+use crate::protocol::{CpuClusters, CpuList, EngineConfig};
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Worker threads for single tokens.
+pub const THREADS: Flag = Flag {
+    names: &["-t", "--threads"],
+    value: Some("N"),
+    help: "worker threads; 0 takes the cores named, else the performance cores (0)",
+};
+/// Worker threads for prompts.
+pub const THREADS_BATCH: Flag = Flag {
+    names: &["-tb", "--threads-batch"],
+    value: Some("N"),
+    help: "worker threads for prompts; 0 takes as many as -t (0)",
+};
+/// Cores by number.
+pub const CPUS: Flag =
+    Flag { names: &["--cpus"], value: Some("LIST"), help: "pin worker i to the i-th of these cores, as in 4-7,0" };
+/// Cores by speed.
+pub const CPU_CLUSTERS: Flag =
+    Flag { names: &["--cpu-clusters"], value: Some("WHICH"), help: "pin workers to big, mid, little or all cores" };
+/// Lock the model.
+pub const MLOCK: Flag =
+    Flag { names: &["--mlock"], value: None, help: "lock the model in memory; warns where the system refuses" };
+/// Read instead of map.
+pub const NO_MMAP: Flag =
+    Flag { names: &["--no-mmap"], value: None, help: "read the model into memory instead of mapping it" };
+
+/// No hash of the model.
+pub const NO_MODEL_HASH: Flag =
+    Flag { names: &["--no-model-hash"], value: None, help: "do not hash the model, which takes a second a gigabyte" };
+
+/// What the flags of this module say, but for the number of threads, of which some verbs take several.
+pub fn config(args: &Args) -> Result<EngineConfig> {
+    Ok(EngineConfig {
+        threads_batch: args.number("--threads-batch", 0)?,
+        cpus: word::<CpuList>(args, "--cpus")?.unwrap_or_default(),
+        cpu_clusters: word::<CpuClusters>(args, "--cpu-clusters")?,
+        mmap: !args.has("--no-mmap"),
+        mlock: args.has("--mlock"),
+        ..EngineConfig::default()
+    })
+}
+
+/// Opens the model as `config` asks for; what was not granted is told on stderr.
+pub fn open(path: &Path, config: &EngineConfig) -> Result<Arc<Model>> {
+    let progress = Progress::new("paging in the model");
+    let model = Model::for_config(path, config, &|done| progress.tell(done))?;
+    progress.end();
+    if let Some(warning) = model.lock_warning() {
+        eprintln!("warning: {warning}");
+    }
+    Ok(Arc::new(model))
+}
+
+/// A session on the model; a worker that is not where it was to be is told of on stderr.
+pub fn session(model: &Arc<Model>, config: &EngineConfig, cache: &CacheOptions) -> Result<Session> {
+    let session = Session::with_cache(Arc::clone(model), config, cache)?;
+    for fault in session.affinity_faults() {
+        eprintln!("warning: {fault}: what is measured is INVALID (affinity-differs)");
+    }
+    Ok(session)
+}
+
+fn word<T: FromStr<Err = String>>(args: &Args, flag: &str) -> Result<Option<T>> {
+    let parse = |text: &str| text.parse().map_err(|why| EngineError::usage(format!("flag `{flag}`: {why}")));
+    args.get(flag).map(parse).transpose()
+}

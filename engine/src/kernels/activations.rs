@@ -101,6 +101,11 @@ impl Activations {
         self.floats.clear();
         match format {
             ActivationFormat::F32 => self.floats.extend_from_slice(x),
+            #[cfg(target_arch = "aarch64")]
+            ActivationFormat::F16 if isa != Isa::Scalar => {
+                self.floats.extend_from_slice(x);
+                super::arm::through_half(&mut self.floats);
+            }
             ActivationFormat::F16 => self.floats.extend(x.iter().map(|v| f16::from_f32(*v).to_f32())),
             ActivationFormat::Bf16 => self.floats.extend(x.iter().map(|v| bf16::from_f32(*v).to_f32())),
             ActivationFormat::Q8_0 | ActivationFormat::Q8_1 | ActivationFormat::Q8K => self.fill_codes(isa, x),
@@ -157,10 +162,12 @@ impl Activations {
         let groups = self.cols / GROUP;
         &self.scales[n * groups..][..groups]
     }
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) fn sums_32(&self, n: usize) -> &[f32] {
         let groups = self.cols / GROUP;
         &self.sums_32[n * groups..][..groups]
     }
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) fn sums_16(&self, n: usize) -> &[f32] {
         let groups = self.cols / 16;
         &self.sums_16[n * groups..][..groups]
@@ -174,6 +181,8 @@ fn scale_of(isa: Isa, format: ActivationFormat, block: &[f32]) -> (f32, f32) {
         let (m, f) = match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => super::avx2::largest_of_32(x),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => super::arm::largest_of_32(x),
             _ => largest_of_group(x),
         };
         (largest.max(m), finite && f)
@@ -204,6 +213,10 @@ fn round_group(isa: Isa, x: &[f32], inverse: f32, codes: &mut [i8]) -> [i32; 2] 
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::Avx2 {
         return super::avx2::round_32(x, inverse, codes);
+    }
+    #[cfg(target_arch = "aarch64")]
+    if isa != Isa::Scalar {
+        return super::arm::round_32(x, inverse, codes);
     }
     let _ = isa;
     for (code, v) in codes.iter_mut().zip(x) {

@@ -4,6 +4,8 @@
 //! The SIMD forms are held against it by property tests. Which form runs is decided once, by [`Isa::detect`].
 
 mod activations;
+#[cfg(target_arch = "aarch64")]
+mod arm;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod scalar;
@@ -16,25 +18,55 @@ pub use activations::{ActivationFormat, Activations, activation_format};
 use crate::gguf::TensorType;
 use std::ops::Range;
 
-/// An instruction set that the kernels are written for.
+/// An instruction set that the kernels are written for. Other crates cannot make one but [`Isa::Scalar`], and here only
+/// [`Isa::available`] does: having the value proves that the processor has the instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Isa {
     /// Plain Rust; the specification.
     Scalar,
-    /// AVX2 with FMA and F16C. Other crates cannot make this value, and here only [`Isa::detect`] does: having it proves
-    /// that the processor has the instructions.
+    /// AVX2 with FMA and F16C.
     #[non_exhaustive]
     Avx2,
+    /// What every 64-bit Arm has.
+    #[non_exhaustive]
+    Neon,
+    /// The same with `sdot`: most since 2018, such as Cortex-A55 and A76.
+    #[non_exhaustive]
+    NeonDotprod,
+    /// The same with `smmla` on top: Armv8.6 and Armv9, such as Cortex-A510 and A710.
+    #[non_exhaustive]
+    NeonI8mm,
 }
 
 impl Isa {
-    /// The best one that this processor has.
-    pub fn detect() -> Self {
+    /// All that this processor has, the best last.
+    pub fn available() -> Vec<Self> {
+        let mut found = vec![Self::Scalar];
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
-            return Self::Avx2;
+            found.push(Self::Avx2);
         }
-        Self::Scalar
+        #[cfg(target_arch = "aarch64")]
+        {
+            found.push(Self::Neon);
+            if std::arch::is_aarch64_feature_detected!("dotprod") {
+                found.push(Self::NeonDotprod);
+                if std::arch::is_aarch64_feature_detected!("i8mm") {
+                    found.push(Self::NeonI8mm);
+                }
+            }
+        }
+        found
+    }
+
+    /// The best one that this processor has.
+    pub fn detect() -> Self {
+        Self::available().last().copied().unwrap_or(Self::Scalar)
+    }
+
+    /// The one of that name, if this processor has it.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::available().into_iter().find(|isa| isa.name() == name)
     }
 
     /// As reports and proofs name it.
@@ -42,6 +74,9 @@ impl Isa {
         match self {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
+            Self::Neon => "neon",
+            Self::NeonDotprod => "dotprod",
+            Self::NeonI8mm => "i8mm",
         }
     }
 }
@@ -145,9 +180,9 @@ pub fn matmul(isa: Isa, weights: WeightRows<'_>, rows: Range<usize>, acts: &Acti
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::matmul(weights, rows, acts, out),
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 => unreachable!("avx2 is only ever detected on x86-64"),
-        Isa::Scalar => scalar::matmul(weights, rows, acts, out),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => arm::matmul(isa, weights, rows, acts, out),
+        _ => scalar::matmul(weights, rows, acts, out),
     }
 }
 

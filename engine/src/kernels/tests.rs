@@ -34,26 +34,47 @@ fn noise_row(tensor_type: TensorType, cols: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Products by the specification, by the kernels from rows and from strips, and the sum of magnitudes that the bound is relative to.
-fn both(
+/// What each instruction set made of a product, from each layout.
+type OfEachIsa = Vec<(Isa, Layout, Vec<f32>)>;
+
+/// The same rows in every layout that the instruction set has for them; strips are packed in two goes.
+fn layouts(isa: Isa, weights: WeightRows<'_>, rows: usize) -> Vec<(Layout, Vec<u8>)> {
+    let mut all = vec![(Layout::Rows, weights.data.to_vec())];
+    let bytes = |rows| strips_bytes(isa, weights.tensor_type, weights.cols, rows);
+    if let Some(size) = bytes(rows) {
+        let mut strips = vec![0xa5; size];
+        let first = rows.min(STRIP_ROWS);
+        let (head, tail) = strips.split_at_mut(bytes(first).unwrap());
+        pack(isa, weights, 0..first, head);
+        if rows > first {
+            pack(isa, weights, first..rows, tail);
+        }
+        all.push((Layout::Strips, strips));
+    }
+    all
+}
+
+/// Products by the specification, by everything else that this processor has, and the sum of magnitudes that the bound is
+/// relative to.
+fn all_forms(
     tensor_type: TensorType,
     rows: usize,
     cols: usize,
     n: usize,
     x: &[f32],
     seed: u64,
-) -> (Vec<f32>, Vec<Vec<f32>>, Vec<f32>) {
+) -> (Vec<f32>, OfEachIsa, Vec<f32>) {
     let data: Vec<u8> =
         (0..rows).flat_map(|r| noise_row(tensor_type, cols, seed.wrapping_add(r as u64 * 7919))).collect();
     let weights = WeightRows { layout: Layout::Rows, tensor_type, cols, data: &data };
     let mut acts = Activations::new(cols, n);
-    let run = |isa: Isa, acts: &Activations| {
+    let run = |isa: Isa, weights: WeightRows<'_>, acts: &Activations| {
         let mut out = vec![f32::NAN; rows * n];
         matmul(isa, weights, 0..rows, acts, SharedOut::over(&mut out, rows));
         out
     };
     acts.fill(Isa::Scalar, activation_format(tensor_type), x, n, cols);
-    let expected = run(Isa::Scalar, &acts);
+    let expected = run(Isa::Scalar, weights, &acts);
     let mut magnitude = vec![0.0; rows * n];
     let mut row_values = vec![0.0; cols];
     for r in 0..rows {
@@ -62,28 +83,14 @@ fn both(
             magnitude[c * rows + r] = row_values.iter().zip(&x[c * cols..]).map(|(w, x)| (w * x).abs()).sum();
         }
     }
-    acts.fill(Isa::detect(), activation_format(tensor_type), x, n, cols);
-    let mut all = vec![run(Isa::detect(), &acts)];
-    if let Some(packed) = packed(weights, rows) {
-        let mut out = vec![f32::NAN; rows * n];
-        let weights = WeightRows { layout: Layout::Strips, data: &packed, ..weights };
-        matmul(Isa::detect(), weights, 0..rows, &acts, SharedOut::over(&mut out, rows));
-        all.push(out);
+    let mut others = Vec::new();
+    for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Scalar) {
+        acts.fill(isa, activation_format(tensor_type), x, n, cols);
+        for (layout, data) in layouts(isa, weights, rows) {
+            others.push((isa, layout, run(isa, WeightRows { layout, data: &data, ..weights }, &acts)));
+        }
     }
-    (expected, all, magnitude)
-}
-
-/// The same rows in strips, where this machine has a form for them, packed in two goes.
-fn packed(weights: WeightRows<'_>, rows: usize) -> Option<Vec<u8>> {
-    let bytes = |rows| strips_bytes(Isa::detect(), weights.tensor_type, weights.cols, rows);
-    let mut out = vec![0xa5; bytes(rows)?];
-    let first = rows.min(STRIP_ROWS);
-    let (head, tail) = out.split_at_mut(bytes(first)?);
-    pack(Isa::detect(), weights, 0..first, head);
-    if rows > first {
-        pack(Isa::detect(), weights, first..rows, tail);
-    }
-    Some(out)
+    (expected, others, magnitude)
 }
 
 /// Stated bound: f32 rounding of a sum of this many terms, against the sum of their magnitudes, plus the offsets' part.
@@ -92,7 +99,7 @@ const BOUND: f32 = 2e-4;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn the_detected_kernels_agree_with_the_specification(
+    fn all_kernels_of_this_processor_agree_with_the_specification(
         blocks in 1usize..5, rows in 1usize..20, n in 1usize..12, spread in 0.01f32..100.0, seed in any::<u64>(),
     ) {
         for tensor_type in TensorType::ALL {
@@ -103,12 +110,15 @@ proptest! {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 ((state >> 40) as f32 / (1 << 23) as f32 - 1.0) * spread
             }).collect();
-            let (expected, all, magnitude) = both(tensor_type, rows, cols, n, &x, seed);
-            for (got, ((e, g), m)) in all.iter().enumerate().flat_map(|(i, got)| {
-                std::iter::repeat(["rows", "strips"][i]).zip(expected.iter().zip(got).zip(&magnitude))
-            }) {
-                // offsets cancel against codes, so the terms that are added are larger than the products
-                prop_assert!((e - g).abs() <= BOUND * (m * 8.0 + spread), "{tensor_type} {got} {rows}x{cols} n {n}: {e} != {g}");
+            let (expected, others, magnitude) = all_forms(tensor_type, rows, cols, n, &x, seed);
+            for (isa, layout, got) in others {
+                for ((e, g), m) in expected.iter().zip(&got).zip(&magnitude) {
+                    // offsets cancel against codes, so the terms that are added are larger than the products
+                    prop_assert!(
+                        (e - g).abs() <= BOUND * (m * 8.0 + spread),
+                        "{isa:?} {layout:?} {tensor_type} {rows}x{cols} n {n}: {e} != {g}"
+                    );
+                }
             }
         }
     }
@@ -121,28 +131,27 @@ fn a_range_of_rows_in_the_middle_writes_those_rows_and_no_other() {
     for tensor_type in TensorType::ALL {
         let data: Vec<u8> = (0..rows).flat_map(|r| noise_row(tensor_type, cols, r as u64 + 5)).collect();
         let weights = WeightRows { layout: Layout::Rows, tensor_type, cols, data: &data };
-        let strips = packed(weights, rows);
         for n in [1usize, 2, 3, 5, 9] {
             let x: Vec<f32> = (0..n * cols).map(|i| ((i * 29) % 101) as f32 / 50.0 - 1.0).collect();
             let mut acts = Activations::new(cols, n);
             acts.fill(Isa::detect(), activation_format(tensor_type), &x, n, cols);
-            let run = |isa, weights, range: Range<usize>| {
+            let run = |isa, weights: WeightRows<'_>, range: Range<usize>| {
                 let mut out = vec![f32::NAN; rows * n];
                 matmul(isa, weights, range, &acts, SharedOut::over(&mut out, rows));
                 out
             };
             let slow = run(Isa::Scalar, weights, range.clone());
-            let in_strips = strips.as_ref().map(|data| WeightRows { layout: Layout::Strips, data, ..weights });
-            // strips are taken from their first row on when there are many vectors
-            for (weights, range) in [(Some(weights), range.clone()), (in_strips, 8..698)] {
-                let Some(weights) = weights else { continue };
-                for (i, (f, s)) in run(Isa::detect(), weights, range.clone()).iter().zip(&slow).enumerate() {
-                    let inside = range.contains(&(i % rows));
-                    assert_eq!(f.is_nan(), !inside, "{tensor_type} n {n} at {i}");
-                    assert!(
-                        !inside || (f - s).abs() <= 1e-3 * (1.0 + s.abs()),
-                        "{tensor_type} n {n} at {i}: {f} != {s}"
-                    );
+            for isa in Isa::available() {
+                for (layout, data) in layouts(isa, weights, rows) {
+                    // strips are taken from their first row on
+                    let range = if layout == Layout::Rows { range.clone() } else { 8..range.end };
+                    let found = run(isa, WeightRows { layout, data: &data, ..weights }, range.clone());
+                    for (i, (f, s)) in found.iter().zip(&slow).enumerate() {
+                        let inside = range.contains(&(i % rows));
+                        assert_eq!(f.is_nan(), !inside, "{isa:?} {layout:?} {tensor_type} n {n} at {i}");
+                        let close = (f - s).abs() <= 1e-3 * (1.0 + s.abs());
+                        assert!(!inside || close, "{isa:?} {layout:?} {tensor_type} n {n} at {i}: {f} != {s}");
+                    }
                 }
             }
         }
@@ -171,20 +180,20 @@ fn extreme_codes_do_not_saturate() {
             for sign in [1.0f32, -1.0] {
                 let x = vec![sign; cols * 5];
                 let weights = WeightRows { layout: Layout::Rows, tensor_type, cols, data: &data };
-                let mut acts = Activations::new(cols, 5);
-                acts.fill(Isa::detect(), activation_format(tensor_type), &x, 5, cols);
-                let (mut fast, mut slow) = (vec![0.0; 5], vec![0.0; 5]);
-                matmul(Isa::detect(), weights, 0..1, &acts, SharedOut::over(&mut fast, 1));
-                matmul(Isa::Scalar, weights, 0..1, &acts, SharedOut::over(&mut slow, 1));
-                let mut from_strips = fast.clone();
-                if let Some(data) = packed(weights, 1) {
-                    let weights = WeightRows { layout: Layout::Strips, data: &data, ..weights };
-                    matmul(Isa::detect(), weights, 0..1, &acts, SharedOut::over(&mut from_strips, 1));
-                }
-                let slow: Vec<f32> = slow.iter().chain(&slow).copied().collect();
-                fast.extend(from_strips);
-                for (f, s) in fast.iter().zip(&slow) {
-                    assert!((f - s).abs() <= s.abs() * 1e-4 + 2.0, "{tensor_type} {fill:#x} {sign}: {f} != {s}");
+                for (isa, n) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 5)]) {
+                    let mut acts = Activations::new(cols, n);
+                    acts.fill(isa, activation_format(tensor_type), &x[..n * cols], n, cols);
+                    let mut slow = vec![0.0; n];
+                    matmul(Isa::Scalar, weights, 0..1, &acts, SharedOut::over(&mut slow, 1));
+                    for (layout, data) in layouts(isa, weights, 1) {
+                        let mut fast = vec![0.0; n];
+                        let weights = WeightRows { layout, data: &data, ..weights };
+                        matmul(isa, weights, 0..1, &acts, SharedOut::over(&mut fast, 1));
+                        for (f, s) in fast.iter().zip(&slow) {
+                            let close = (f - s).abs() <= s.abs() * 1e-4 + 2.0;
+                            assert!(close, "{isa:?} {layout:?} {tensor_type} {fill:#x} {sign} n {n}: {f} != {s}");
+                        }
+                    }
                 }
             }
         }
@@ -194,7 +203,7 @@ fn extreme_codes_do_not_saturate() {
 #[test]
 fn an_activation_that_is_not_finite_shows_in_the_product() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        for isa in [Isa::Scalar, Isa::detect()] {
+        for isa in Isa::available() {
             for tensor_type in TensorType::ALL {
                 let data = noise_row(tensor_type, 256, 3);
                 let mut x = vec![0.5; 256];
@@ -205,6 +214,33 @@ fn an_activation_that_is_not_finite_shows_in_the_product() {
                 let weights = WeightRows { layout: Layout::Rows, tensor_type, cols: 256, data: &data };
                 matmul(isa, weights, 0..1, &acts, SharedOut::over(&mut out, 1));
                 assert!(!out[0].is_finite(), "{tensor_type} {isa:?} {bad}: {}", out[0]);
+            }
+        }
+    }
+}
+
+/// On Arm, text depends neither on the processor's generation nor on how many tokens are run together.
+#[test]
+#[cfg(target_arch = "aarch64")]
+fn on_arm_a_product_has_the_same_bits_on_every_instruction_set_and_in_every_batch() {
+    let (rows, n) = (11, 9);
+    for tensor_type in TensorType::ALL {
+        let cols = if tensor_type.block_elements() == 1 { 70 } else { 768 };
+        let data: Vec<u8> = (0..rows).flat_map(|r| noise_row(tensor_type, cols, r as u64 + 17)).collect();
+        let weights = WeightRows { layout: Layout::Rows, tensor_type, cols, data: &data };
+        let x: Vec<f32> = (0..n * cols).map(|i| ((i * 31) % 211) as f32 / 100.0 - 1.0).collect();
+        let run = |isa: Isa, first: usize, count: usize| {
+            let mut acts = Activations::new(cols, count);
+            acts.fill(isa, activation_format(tensor_type), &x[first * cols..(first + count) * cols], count, cols);
+            let mut out = vec![f32::NAN; rows * count];
+            matmul(isa, weights, 0..rows, &acts, SharedOut::over(&mut out, rows));
+            out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        let one_by_one: Vec<u32> = (0..n).flat_map(|i| run(Isa::Neon, i, 1)).collect();
+        for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Scalar) {
+            for batch in 1..=n {
+                let found: Vec<u32> = (0..n).step_by(batch).flat_map(|i| run(isa, i, batch.min(n - i))).collect();
+                assert_eq!(found, one_by_one, "{isa:?} {tensor_type} in batches of {batch}");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Everything of a forward pass that is not a matrix product with weights: norms, activations, rotation, exponentials.
 //!
 //! Each function is written once, as loops that a compiler can vectorise, and compiled twice: for any processor (the
-//! specification) and for AVX2 with FMA. The two differ in the rounding of multiply-adds only.
+//! specification) and with fused multiply-add, for AVX2 or for NEON. The two differ in the rounding of multiply-adds only.
 
 use super::Isa;
 
@@ -21,6 +21,11 @@ macro_rules! for_each_isa {
                 }
                 // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected.
                 return unsafe { wide($($arg),*) };
+            }
+            // every 64-bit Arm has fused multiply-add, in vectors too
+            #[cfg(target_arch = "aarch64")]
+            if isa != Isa::Scalar {
+                return $body::<true>($($arg),*);
             }
             let _ = isa;
             $body::<false>($($arg),*)

@@ -6,6 +6,7 @@ mod encode;
 #[cfg(test)]
 mod tests;
 
+#[cfg(target_arch = "x86_64")]
 pub(crate) use decode::q3_k_scales;
 pub use decode::{dequantise_row, scale_min_6bit};
 pub use encode::quantise_row;

@@ -144,6 +144,7 @@ pub fn multiply_accumulate(
         cols <= stride && (rows == 0 || (rows - 1) * stride + cols <= len)
     };
     assert!(fits(m, k, a.stride, a.data.len()) && fits(k, n, b.stride, b.data.len()) && fits(m, n, c_stride, c.len()));
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut))]
     let mut n_done = 0;
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::Avx2 {

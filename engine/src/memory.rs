@@ -72,6 +72,19 @@ pub fn page_in(bytes: &[u8], progress: &(dyn Fn(u64) + Sync)) {
     });
 }
 
+/// Drops the whole pages of `bytes`, a mapped file, from this process; they stay in the page cache, and come back when they
+/// are touched. Anonymous memory is left alone: it would lose its content.
+pub fn let_go(bytes: &[u8], mapped: bool) {
+    let page = page_bytes();
+    let start = (bytes.as_ptr() as usize).next_multiple_of(page);
+    let end = (bytes.as_ptr() as usize + bytes.len()) & !(page - 1);
+    if mapped && start < end {
+        // SAFETY: the pages lie within a live slice of a read-only file mapping, which the caller vouches for: dropped pages
+        // are read from the file again
+        unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
+    }
+}
+
 /// Reads a byte of every page.
 fn touch(bytes: &[u8]) {
     for byte in bytes.iter().step_by(page_bytes()) {

@@ -60,8 +60,7 @@ impl Facts {
         Self {
             files: model.files().to_vec(),
             isa: session.isa().name().to_owned(),
-            // weights are used as the file has them
-            repack: "none".to_owned(),
+            repack: model.repack_name().to_owned(),
             config: config.clone(),
             threads_effective: session.threads_effective(),
             threads_batch_effective: session.threads_batch_effective(),
@@ -74,7 +73,7 @@ impl Facts {
                 mapped_bytes: model.gguf().mapped_bytes(),
                 anonymous_bytes: model.gguf().anonymous_bytes(),
                 locked_bytes: model.locked_bytes(),
-                repack_bytes: 0,
+                repack_bytes: model.repack_bytes(),
                 kv_bytes: session.kv_bytes(),
                 scratch_bytes: session.scratch_bytes(),
                 heap_bytes: model.heap_bytes(),

@@ -1,7 +1,7 @@
 //! The plan as people read it (`--dry-run`).
 
 use super::{Artefact, Plan, PlannedCell, PlannedDevice, PlannedScenario, order_text};
-use farmgate_engine::protocol::Step;
+use farmgate_engine::protocol::{Repack, Step};
 use std::fmt;
 
 impl fmt::Display for Plan {
@@ -96,7 +96,16 @@ impl Plan {
         };
         let mmap = if config.mmap { "mapped" } else { "read into memory" };
         let mlock = if config.mlock { " and locked" } else { "" };
-        writeln!(f, "  context {} tokens, {threads}{batch}{cores}, model {mmap}{mlock}", config.context_tokens)?;
+        let repack = match config.repack {
+            Repack::Auto => "",
+            Repack::On => ", weights rearranged",
+            Repack::Off => ", weights as in the file",
+        };
+        writeln!(
+            f,
+            "  context {} tokens, {threads}{batch}{cores}, model {mmap}{mlock}{repack}",
+            config.context_tokens
+        )?;
         let cells = || self.devices.iter().flat_map(|d| &d.cells).filter(|c| c.scenario == scenario.name);
         let longest = |ms: fn(&PlannedCell) -> u64| cells().map(ms).max().unwrap_or(0).div_ceil(1000);
         writeln!(

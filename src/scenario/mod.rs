@@ -8,7 +8,7 @@ pub use steps::{tokens_needed, tokens_of_case};
 
 use crate::config::{self, Checker, Document, Folders, shipped};
 use crate::error::{Error, Place, Result, nearest};
-use farmgate_engine::protocol::{CpuClusters, CpuList, EngineConfig, GoldenCase, KvType, Step};
+use farmgate_engine::protocol::{CpuClusters, CpuList, EngineConfig, GoldenCase, KvType, Repack, Step};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use toml::Spanned;
@@ -68,6 +68,7 @@ struct ScenarioToml {
     kv_type: Option<KvType>,
     mmap: Option<bool>,
     mlock: Option<bool>,
+    repack: Option<Repack>,
     timeout_s: Spanned<u64>,
     #[serde(default)]
     step: Vec<Spanned<Step>>,
@@ -112,6 +113,7 @@ fn read_scenario(document: &Document) -> Result<(Scenario, Place, Vec<Error>)> {
         kv_type: typed.kv_type.unwrap_or(default.kv_type),
         mmap: typed.mmap.unwrap_or(default.mmap),
         mlock: typed.mlock.unwrap_or(default.mlock),
+        repack: typed.repack.unwrap_or(default.repack),
     };
     steps::check(&mut check, &typed.step, config.context_tokens);
     let scenario = Scenario {

@@ -109,6 +109,11 @@ impl<'a> WeightRows<'a> {
         self.tensor_type.row_bytes(self.cols).expect("weights are whole blocks, which loading checks")
     }
 
+    /// The bytes of some rows in [`Layout::Rows`].
+    pub fn bytes_of(&self, rows: Range<usize>) -> &'a [u8] {
+        &self.data[rows.start * self.row_bytes()..rows.end * self.row_bytes()]
+    }
+
     fn row(&self, row: usize) -> &'a [u8] {
         let bytes = self.row_bytes();
         &self.data[row * bytes..][..bytes]

@@ -85,8 +85,7 @@ impl Model {
 }
 
 fn stored_bytes(matrix: &Matrix) -> u64 {
-    let row = matrix.tensor_type().row_bytes(matrix.cols).expect("weights are whole blocks, which loading checks");
-    (row * matrix.rows) as u64
+    matrix.bytes() as u64
 }
 
 /// Products of `n` vectors with matrices that share their input.

@@ -6,6 +6,7 @@ mod attention;
 mod cost;
 mod hyperparameters;
 mod operators;
+mod repack;
 mod rope;
 mod session;
 mod weights;
@@ -48,6 +49,7 @@ pub struct Model {
     weights: Weights,
     isa: Isa,
     locked: Locked,
+    repack_bytes: u64,
 }
 
 impl Model {
@@ -76,11 +78,11 @@ impl Model {
             ))));
         }
         let isa = isa.unwrap_or_else(Isa::detect);
-        Ok(Self { gguf, hyperparameters, tokenizer, weights, isa, locked: Locked::default() })
+        Ok(Self { gguf, hyperparameters, tokenizer, weights, isa, locked: Locked::default(), repack_bytes: 0 })
     }
 
     /// As [`Self::load`], set up as `config` asks for: mapped pages are brought in where all of them fit into the memory
-    /// that can be had (`progress` hears how many bytes are done so far), and locked if wanted. That locking was refused
+    /// that can be had (`progress` hears how many bytes are done so far), rearranged, and locked if wanted. That locking was refused
     /// is no error: see [`Self::lock_warning`].
     pub fn for_config(path: &Path, config: &EngineConfig, progress: &(dyn Fn(u64) + Sync)) -> Result<Self> {
         let mut model = Self::load(path, &LoadOptions { mmap: config.mmap, isa: None })?;
@@ -88,10 +90,24 @@ impl Model {
         if memory::available_bytes().is_none_or(|available| model.gguf.mapped_bytes() <= available) {
             model.gguf.page_in(progress);
         }
+        model.repack(config, progress)?;
         if config.mlock {
-            model.locked = model.gguf.lock();
+            model.locked = match model.weights.head.packed() {
+                None => model.gguf.lock(),
+                Some(all) => memory::lock(all),
+            };
         }
         Ok(model)
+    }
+
+    /// How weights are rearranged: `none`, or `strips-8`.
+    pub fn repack_name(&self) -> &'static str {
+        if self.repack_bytes > 0 { "strips-8" } else { "none" }
+    }
+
+    /// Bytes of rearranged weights.
+    pub fn repack_bytes(&self) -> u64 {
+        self.repack_bytes
     }
 
     /// Bytes of the model that are locked in memory.

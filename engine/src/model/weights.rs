@@ -5,11 +5,16 @@ use super::hyperparameters::{Hyperparameters, LayerShape};
 use crate::error::{EngineError, Result};
 use crate::gguf::{Gguf, TensorInfo, TensorType};
 use crate::kernels::{Layout, WeightRows};
+use crate::memory::Region;
 use crate::quant;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// A weight matrix (rows, cols) in the file.
 pub struct Matrix {
     info: TensorInfo,
+    /// The same weights rearranged, and where they are.
+    packed: Option<(Arc<Region>, Range<usize>)>,
     /// Outputs.
     pub rows: usize,
     /// Inputs.
@@ -22,8 +27,34 @@ impl Matrix {
         self.info.tensor_type
     }
 
-    /// The rows, as the kernels take them.
-    pub fn weight_rows<'a>(&self, gguf: &'a Gguf) -> WeightRows<'a> {
+    /// The weights, as the kernels take them.
+    pub fn weight_rows<'a>(&'a self, gguf: &'a Gguf) -> WeightRows<'a> {
+        match &self.packed {
+            None => self.rows_in_file(gguf),
+            Some((region, at)) => {
+                let (tensor_type, data) = (self.info.tensor_type, &region[at.clone()]);
+                WeightRows { layout: Layout::Strips, tensor_type, cols: self.cols, data }
+            }
+        }
+    }
+
+    /// The memory that this matrix and all others were rearranged into.
+    pub fn packed(&self) -> Option<&[u8]> {
+        self.packed.as_ref().map(|(region, _)| &region[..])
+    }
+
+    /// Bytes that a product with this matrix reads.
+    pub fn bytes(&self) -> usize {
+        self.packed.as_ref().map_or(self.info.bytes() as usize, |(_, at)| at.len())
+    }
+
+    /// From now on the kernels take the weights from there, in strips of rows.
+    pub fn set_packed(&mut self, region: Arc<Region>, at: Range<usize>) {
+        self.packed = Some((region, at));
+    }
+
+    /// The rows as the file has them.
+    pub fn rows_in_file<'a>(&self, gguf: &'a Gguf) -> WeightRows<'a> {
         WeightRows {
             layout: Layout::Rows,
             tensor_type: self.info.tensor_type,
@@ -94,6 +125,15 @@ pub struct Weights {
 }
 
 impl Weights {
+    /// All matrices that are multiplied with, in about the order of a pass.
+    pub fn matrices_mut(&mut self) -> impl Iterator<Item = &mut Matrix> {
+        let layers = self
+            .layers
+            .iter_mut()
+            .flat_map(|l| [&mut l.query, &mut l.key, &mut l.value, &mut l.output, &mut l.gate, &mut l.up, &mut l.down]);
+        layers.chain([&mut self.head])
+    }
+
     /// Binds every tensor that the architecture needs. Model errors name the tensor that is missing, has another shape
     /// (expected and found), or that this architecture does not know: ignoring one would compute something else.
     pub fn bind(gguf: &Gguf, h: &Hyperparameters) -> Result<Self> {
@@ -175,7 +215,7 @@ impl<'a> Binder<'a> {
     fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
         let info = self.take(name)?;
         check_shape(info, &[cols as u64, rows as u64])?;
-        Ok(Matrix { info: info.clone(), rows, cols })
+        Ok(Matrix { info: info.clone(), packed: None, rows, cols })
     }
 
     fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {

@@ -122,6 +122,41 @@ impl FromStr for CpuClusters {
     }
 }
 
+/// Whether weights are rearranged at load for faster kernels, which takes memory of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Repack {
+    /// Where it pays and the memory is there.
+    #[default]
+    Auto,
+    /// Yes, or an error.
+    On,
+    /// No: weights are used as the file has them.
+    Off,
+}
+
+impl Repack {
+    /// `auto`, `on` or `off`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::On => "on",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl FromStr for Repack {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Auto, Self::On, Self::Off].into_iter().find(|c| c.as_str() == text).ok_or_else(|| {
+            let shown = crate::text::escaped(text.as_bytes(), 40);
+            format!("`{shown}` is none of auto, on, off")
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@ pub mod frame;
 mod plan;
 mod record;
 
-pub use cpus::{CPUS_MAX, CpuClusters, CpuList};
+pub use cpus::{CPUS_MAX, CpuClusters, CpuList, Repack};
 pub use plan::{Arm, CellPlan, DevicePlan, EngineConfig, GoldenCase, KvType, ModelRef, Step};
 pub use record::{
     ClusterClock, CoreCluster, ExitCause, Fingerprint, HeldMemory, MemoryParts, Reading, ReasonCode, Record,

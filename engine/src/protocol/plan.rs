@@ -1,6 +1,6 @@
 //! The device plan: what `farmhand run` is asked to do.
 
-use super::{CpuClusters, CpuList};
+use super::{CpuClusters, CpuList, Repack};
 use crate::error::{EngineError, Result};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -158,6 +158,9 @@ pub struct EngineConfig {
     /// says how much is locked.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mlock: bool,
+    /// Rearrange the weights at load.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub repack: Repack,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -175,6 +178,7 @@ impl Default for EngineConfig {
             kv_type: KvType::F16,
             mmap: true,
             mlock: false,
+            repack: Repack::Auto,
         }
     }
 }

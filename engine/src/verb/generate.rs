@@ -56,6 +56,7 @@ pub const VERB: Verb = Verb {
         Flag { names: &["--ignore-eos"], value: None, help: "go on after an end-of-generation token" },
         setup::NO_MMAP,
         setup::MLOCK,
+        setup::REPACK,
         Flag { names: &["--proof"], value: None, help: "hash the model too, about a second a gigabyte" },
         profile::PROFILE,
         profile::ROOFLINE,

@@ -29,6 +29,7 @@ pub const VERB: Verb = Verb {
         setup::CPU_CLUSTERS,
         setup::NO_MMAP,
         setup::MLOCK,
+        setup::REPACK,
     ],
     run,
 };

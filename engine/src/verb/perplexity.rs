@@ -32,6 +32,7 @@ pub const VERB: Verb = Verb {
         setup::CPU_CLUSTERS,
         setup::NO_MMAP,
         setup::MLOCK,
+        setup::REPACK,
         setup::NO_MODEL_HASH,
     ],
     run,

@@ -5,7 +5,7 @@ use super::progress::Progress;
 use crate::error::{EngineError, Result};
 use crate::kv_cache::CacheOptions;
 use crate::model::{Model, Session};
-use crate::protocol::{CpuClusters, CpuList, EngineConfig};
+use crate::protocol::{CpuClusters, CpuList, EngineConfig, Repack};
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -35,6 +35,13 @@ pub const MLOCK: Flag =
 pub const NO_MMAP: Flag =
     Flag { names: &["--no-mmap"], value: None, help: "read the model into memory instead of mapping it" };
 
+/// Rearrange weights.
+pub const REPACK: Flag = Flag {
+    names: &["--repack"],
+    value: Some("WHEN"),
+    help: "rearrange weights at load for speed, into memory as large as the file: auto, on or off (auto)",
+};
+
 /// No hash of the model.
 pub const NO_MODEL_HASH: Flag =
     Flag { names: &["--no-model-hash"], value: None, help: "do not hash the model, which takes a second a gigabyte" };
@@ -47,6 +54,7 @@ pub fn config(args: &Args) -> Result<EngineConfig> {
         cpu_clusters: word::<CpuClusters>(args, "--cpu-clusters")?,
         mmap: !args.has("--no-mmap"),
         mlock: args.has("--mlock"),
+        repack: word::<Repack>(args, "--repack")?.unwrap_or_default(),
         ..EngineConfig::default()
     })
 }

@@ -51,6 +51,7 @@ pub const VERB: Verb = Verb {
         Flag { names: &["-mmp", "--mmap"], value: Some("0|1"), help: "map the model instead of reading it (1)" },
         setup::NO_MMAP,
         setup::MLOCK,
+        setup::REPACK,
         setup::NO_MODEL_HASH,
         Flag { names: &["-o", "--output"], value: Some("FORMAT"), help: "md, csv, json or jsonl (md)" },
         Flag {

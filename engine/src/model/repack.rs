@@ -1,0 +1,123 @@
+//! Weights rearranged at load into the layout that this processor's kernels like best, in memory of their own.
+//!
+//! The copy is about as large as the file. The mapped pages it was made from are let go as it is made, so that what is
+//! resident stays about one file; they remain in the page cache, and a row of the embedding is still read from there.
+
+use super::Model;
+use super::weights::{Matrix, Weights};
+use crate::error::{EngineError, Result};
+use crate::gguf::Gguf;
+use crate::kernels::{self, Isa, STRIP_ROWS, WeightRows};
+use crate::memory::{self, Region};
+use crate::protocol::{EngineConfig, Repack};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Rows that a thread packs at a time.
+const CHUNK_ROWS: usize = 32 * STRIP_ROWS;
+/// A matrix begins at a multiple of this, bytes: a cache line.
+const ALIGN_BYTES: usize = 64;
+
+/// Some rows of a matrix and where they go.
+struct Job<'a> {
+    weights: WeightRows<'a>,
+    rows: Range<usize>,
+    out: &'a mut [u8],
+}
+
+impl Model {
+    /// Rearranges the weights as `config` asks for. `auto` does so where there is a layout for this processor, the model
+    /// is mapped (else it would be in memory twice), and half of the available memory holds the copy. `progress` hears how
+    /// many bytes are done. A usage error when it was asked for and there is no such layout, a system error when there is
+    /// no memory for it.
+    pub fn repack(&mut self, config: &EngineConfig, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
+        let bytes = self.weights.matrices_mut().map(|m| slot_bytes(self.isa, m)).sum::<usize>();
+        let wanted = match config.repack {
+            Repack::Off => false,
+            Repack::On if bytes == 0 => {
+                let what = format!("{} kernels have no other layout for these weights", self.isa.name());
+                return Err(EngineError::usage(what).hint("leave out --repack, or say auto"));
+            }
+            Repack::On => true,
+            Repack::Auto => {
+                let fits = memory::available_bytes().is_none_or(|available| bytes as u64 <= available / 2);
+                bytes > 0 && config.mmap && fits
+            }
+        };
+        if wanted {
+            self.repack_bytes = bytes as u64;
+            pack_all(&self.gguf, &mut self.weights, self.isa, bytes, progress)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that a packed matrix takes, 0 where there is no form for it.
+fn slot_bytes(isa: Isa, matrix: &Matrix) -> usize {
+    kernels::strips_bytes(isa, matrix.tensor_type(), matrix.cols, matrix.rows)
+        .map_or(0, |bytes| bytes.next_multiple_of(ALIGN_BYTES))
+}
+
+fn pack_all(gguf: &Gguf, weights: &mut Weights, isa: Isa, bytes: usize, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
+    let mut region = Region::zeroed(bytes).map_err(|e| {
+        EngineError::io(format!("no memory for {bytes} bytes of rearranged weights"), &e).hint("say --repack off")
+    })?;
+    let mut slots = Vec::new();
+    let mut jobs = Vec::new();
+    let (mut rest, mut at) = (&mut region[..], 0);
+    for matrix in weights.matrices_mut() {
+        let Some(size) = kernels::strips_bytes(isa, matrix.tensor_type(), matrix.cols, matrix.rows) else {
+            slots.push(None);
+            continue;
+        };
+        slots.push(Some(at..at + size));
+        let slot;
+        (slot, rest) = rest.split_at_mut(size.next_multiple_of(ALIGN_BYTES));
+        at += size.next_multiple_of(ALIGN_BYTES);
+        push_jobs(&mut jobs, isa, matrix.rows_in_file(gguf), matrix.rows, &mut slot[..size]);
+    }
+    run_jobs(isa, jobs, gguf.anonymous_bytes() == 0, progress);
+    let region = Arc::new(region);
+    for (matrix, slot) in weights.matrices_mut().zip(slots) {
+        if let Some(slot) = slot {
+            matrix.set_packed(Arc::clone(&region), slot);
+        }
+    }
+    Ok(())
+}
+
+fn push_jobs<'a>(jobs: &mut Vec<Job<'a>>, isa: Isa, weights: WeightRows<'a>, rows: usize, mut out: &'a mut [u8]) {
+    for first in (0..rows).step_by(CHUNK_ROWS) {
+        let rows = first..rows.min(first + CHUNK_ROWS);
+        let size = kernels::strips_bytes(isa, weights.tensor_type, weights.cols, rows.len()).expect("it has a form");
+        let piece;
+        (piece, out) = out.split_at_mut(size);
+        jobs.push(Job { weights, rows, out: piece });
+    }
+}
+
+/// Packs by as many threads as the process has cores, in the order of the file, and lets go of the pages that were read.
+fn run_jobs(isa: Isa, jobs: Vec<Job<'_>>, mapped: bool, progress: &(dyn Fn(u64) + Sync)) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = jobs.len().clamp(1, cores);
+    let (jobs, done) = (Mutex::new(jobs.into_iter()), AtomicU64::new(0));
+    let serve = || {
+        loop {
+            let next = jobs.lock().unwrap_or_else(|e| e.into_inner()).next();
+            let Some(Job { weights, rows, out }) = next else { return };
+            kernels::pack(isa, weights, rows.clone(), out);
+            memory::let_go(weights.bytes_of(rows), mapped);
+            let bytes = out.len() as u64;
+            progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes);
+        }
+    };
+    std::thread::scope(|scope| {
+        for i in 1..threads {
+            // fewer threads than wanted are enough
+            let _ = std::thread::Builder::new().name(format!("repack-{i}")).spawn_scoped(scope, serve);
+        }
+        serve();
+    });
+}

@@ -1,33 +1,43 @@
 //! AVX2 forms of the attention products. Every function requires avx2, fma and f16c.
 
+// Sums are indexed by head and vector; iterators over parallel arrays would hide which is which.
+#![allow(clippy::needless_range_loop)]
+
 mod stored;
 
 use super::{BLOCK, CachedRows, Queries, Rows, TILE_KEYS};
 use crate::protocol::KvType;
 use std::arch::x86_64::*;
-use stored::{Coded, F16, Q4_0, Q8_0, Stored};
+use stored::{Coded, F16, Q4_0, Q8_0, Stored, wait};
 
 /// Most heads that share one pass over the rows: with more, their sums would not fit the registers.
 const HEADS: usize = 3;
 
-/// Up to [`HEADS`] at a time, evenly: 4 are 2 and 2.
-fn heads_at_once(heads: usize) -> usize {
-    heads.div_ceil(heads.div_ceil(HEADS).max(1)).max(1)
+/// Runs of at most [`HEADS`] heads, of sizes as equal as can be: 7 are 2, 2 and 3.
+fn passes(heads: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let count = heads.div_ceil(HEADS);
+    (0..count).map(move |i| i * heads / count..(i + 1) * heads / count)
 }
 
 /// Bytes to fetch into the cache while something else is worked on, a line at a time.
-struct Ahead<'a>(std::slice::Chunks<'a, u8>);
+struct Ahead {
+    at: *const u8,
+    lines: usize,
+}
 
-impl<'a> Ahead<'a> {
-    fn new(bytes: &'a [u8]) -> Self {
-        Self(bytes.chunks(64))
+impl Ahead {
+    fn new(bytes: &[u8]) -> Self {
+        Self { at: bytes.as_ptr(), lines: bytes.len().div_ceil(LINE_BYTES) }
     }
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn fetch_line(&mut self) {
-        if let Some(line) = self.0.next() {
-            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+        if self.lines > 0 {
+            // a hint, which no address can make go wrong
+            _mm_prefetch::<_MM_HINT_T0>(self.at.cast());
+            self.at = self.at.wrapping_add(LINE_BYTES);
+            self.lines -= 1;
         }
     }
 
@@ -35,17 +45,21 @@ impl<'a> Ahead<'a> {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn fetch_rest(&mut self) {
-        while self.0.len() > 0 {
+        while self.lines > 0 {
             self.fetch_line();
         }
     }
 }
 
-/// The sums of four vectors.
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
+/// The sums of four vectors. Shuffles and an addition are quicker than the instruction that does both.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn sums_of(v: [__m256; 4]) -> __m128 {
-    let pairs = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+    let add = |a, b| _mm256_add_ps(_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b));
+    let pairs = add(add(v[0], v[1]), add(v[2], v[3]));
     _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps::<1>(pairs))
 }
 
@@ -53,7 +67,12 @@ fn sums_of(v: [__m256; 4]) -> __m128 {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn whole_sums_of(v: [__m256i; 4]) -> __m128i {
-    let pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+    let add = |a, b| {
+        let (a, b) = (_mm256_castsi256_ps(a), _mm256_castsi256_ps(b));
+        let (even, odd) = (_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b));
+        _mm256_add_epi32(_mm256_castps_si256(even), _mm256_castps_si256(odd))
+    };
+    let pairs = add(add(v[0], v[1]), add(v[2], v[3]));
     _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs))
 }
 
@@ -64,19 +83,18 @@ fn whole_sums_of(v: [__m256i; 4]) -> __m128i {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub unsafe fn score_keys(queries: Queries<'_>, keys: CachedRows<'_>, ahead: &[u8], scores: &mut [f32], stride: usize) {
     let mut ahead = Ahead::new(ahead);
-    let step = heads_at_once(queries.heads());
-    for first in (0..queries.heads()).step_by(step) {
-        let (out, count) = (&mut scores[first * stride..], step.min(queries.heads() - first));
-        // SAFETY: heads first..first + count exist, and the scores have room for them, by the caller's promise.
+    for heads in passes(queries.heads()) {
+        let (out, first) = (&mut scores[heads.start * stride..], heads.start);
+        // SAFETY: these heads exist, and the scores have room for them, by the caller's promise.
         unsafe {
             match keys.kv_type {
-                KvType::F16 => match count {
+                KvType::F16 => match heads.len() {
                     1 => score_halves::<1>(queries, first, keys, &mut ahead, out, stride),
                     2 => score_halves::<2>(queries, first, keys, &mut ahead, out, stride),
                     _ => score_halves::<3>(queries, first, keys, &mut ahead, out, stride),
                 },
-                KvType::Q8_0 => score_coded_heads::<Q8_0>(queries, first, count, keys, &mut ahead, out, stride),
-                KvType::Q4_0 => score_coded_heads::<Q4_0>(queries, first, count, keys, &mut ahead, out, stride),
+                KvType::Q8_0 => score_coded_heads::<Q8_0>(queries, heads, keys, &mut ahead, out, stride),
+                KvType::Q4_0 => score_coded_heads::<Q4_0>(queries, heads, keys, &mut ahead, out, stride),
             }
         }
     }
@@ -84,16 +102,31 @@ pub unsafe fn score_keys(queries: Queries<'_>, keys: CachedRows<'_>, ahead: &[u8
 }
 
 /// Puts up to four scores of each of G heads in their places.
+///
+/// # Safety
+/// The scores have `positions` elements from each `g * stride` on.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn put_scores<const G: usize>(sums: [__m128; G], p: usize, positions: usize, scores: &mut [f32], stride: usize) {
+unsafe fn put_scores<const G: usize>(sums: [__m128; G], p: usize, positions: usize, scores: *mut f32, stride: usize) {
     for (g, sums) in sums.into_iter().enumerate() {
-        let to = &mut scores[g * stride + p..g * stride + positions.min(p + 4)];
-        let mut four = [0f32; 4];
-        // SAFETY: four floats fit.
-        unsafe { _mm_storeu_ps(four.as_mut_ptr(), sums) };
-        if to.len() == 4 { to.copy_from_slice(&four) } else { to.copy_from_slice(&four[..to.len()]) }
+        // SAFETY: by the caller's promise; no more than the positions that are left.
+        unsafe {
+            let to = scores.add(g * stride + p);
+            if p + 4 <= positions {
+                _mm_storeu_ps(to, sums);
+            } else {
+                let mut four = [0f32; 4];
+                _mm_storeu_ps(four.as_mut_ptr(), sums);
+                std::ptr::copy_nonoverlapping(four.as_ptr(), to, positions - p);
+            }
+        }
     }
+}
+
+/// Where four rows from `p` on are; past the end, the last one stands in.
+#[inline]
+fn four_rows(rows: CachedRows<'_>, p: usize, positions: usize, row_bytes: usize) -> [*const u8; 4] {
+    [0, 1, 2, 3].map(|i| rows.data.as_ptr().wrapping_add((p + i).min(positions - 1) * row_bytes))
 }
 
 /// Scores of G heads, at most 3, against keys in half precision.
@@ -105,15 +138,14 @@ unsafe fn score_halves<const G: usize>(
     queries: Queries<'_>,
     first: usize,
     keys: CachedRows<'_>,
-    ahead: &mut Ahead<'_>,
+    ahead: &mut Ahead,
     scores: &mut [f32],
     stride: usize,
 ) {
-    let (positions, dim) = (keys.len(), keys.dim);
+    let (positions, dim, row_bytes) = (keys.len(), keys.dim, keys.row_bytes());
     let query: [*const f32; G] = std::array::from_fn(|g| queries.floats(first + g).as_ptr());
     for p in (0..positions).step_by(4) {
-        // past the end, the last key stands in: its scores are not stored
-        let rows = [0, 1, 2, 3].map(|i| keys.row((p + i).min(positions - 1)).as_ptr());
+        let rows = four_rows(keys, p, positions, row_bytes);
         // 4 keys x 3 heads: 12 sums, 3 pieces of query and 1 of key fill the 16 registers
         let mut sums = [[_mm256_setzero_ps(); 4]; G];
         for d in (0..dim).step_by(8) {
@@ -122,35 +154,40 @@ unsafe fn score_halves<const G: usize>(
             // SAFETY: d + 8 <= dim, which every row and every query has.
             unsafe {
                 let query: [__m256; G] = std::array::from_fn(|g| _mm256_loadu_ps(query[g].add(d)));
+                let mut rows = rows;
                 for i in 0..4 {
                     let key = F16::eight(rows[i].add(2 * d), 0);
                     for g in 0..G {
                         sums[g][i] = _mm256_fmadd_ps(key, query[g], sums[g][i]);
+                        if i < 3 {
+                            wait(&mut rows[i + 1], &mut sums[g][i]);
+                        }
                     }
                 }
             }
         }
-        put_scores(sums.map(|s| sums_of(s)), p, positions, scores, stride);
+        // SAFETY: by the caller's promise.
+        unsafe { put_scores(sums.map(|s| sums_of(s)), p, positions, scores.as_mut_ptr(), stride) };
     }
 }
 
-/// As [`score_coded`] for `count` heads.
+/// As [`score_coded`] for some heads.
 ///
 /// # Safety
-/// As [`score_keys`]; heads `first..first + count` exist, at most 3.
+/// As [`score_keys`]; the heads exist, at most 3 of them.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn score_coded_heads<S: Coded>(
     queries: Queries<'_>,
-    first: usize,
-    count: usize,
+    heads: std::ops::Range<usize>,
     keys: CachedRows<'_>,
-    ahead: &mut Ahead<'_>,
+    ahead: &mut Ahead,
     scores: &mut [f32],
     stride: usize,
 ) {
+    let first = heads.start;
     // SAFETY: the same contract.
     unsafe {
-        match count {
+        match heads.len() {
             1 => score_coded::<S, 1>(queries, first, keys, ahead, scores, stride),
             2 => score_coded::<S, 2>(queries, first, keys, ahead, scores, stride),
             _ => score_coded::<S, 3>(queries, first, keys, ahead, scores, stride),
@@ -168,16 +205,16 @@ unsafe fn score_coded<S: Coded, const G: usize>(
     queries: Queries<'_>,
     first: usize,
     keys: CachedRows<'_>,
-    ahead: &mut Ahead<'_>,
+    ahead: &mut Ahead,
     scores: &mut [f32],
     stride: usize,
 ) {
-    let (positions, blocks) = (keys.len(), keys.dim / BLOCK);
+    let (positions, blocks, row_bytes) = (keys.len(), keys.dim / BLOCK, keys.row_bytes());
     let codes: [*const i8; G] = std::array::from_fn(|g| queries.codes(first + g).as_ptr());
     let scales: [&[f32]; G] = std::array::from_fn(|g| queries.scales(first + g));
     let offsets: [&[i32]; G] = std::array::from_fn(|g| queries.sums(first + g));
     for p in (0..positions).step_by(4) {
-        let rows = [0, 1, 2, 3].map(|i| keys.row((p + i).min(positions - 1)).as_ptr());
+        let rows = four_rows(keys, p, positions, row_bytes);
         let mut sums = [_mm_setzero_ps(); G];
         for b in 0..blocks {
             ahead.fetch_line();
@@ -196,7 +233,8 @@ unsafe fn score_coded<S: Coded, const G: usize>(
                 }
             }
         }
-        put_scores(sums, p, positions, scores, stride);
+        // SAFETY: by the caller's promise.
+        unsafe { put_scores(sums, p, positions, scores.as_mut_ptr(), stride) };
     }
 }
 
@@ -229,12 +267,12 @@ unsafe fn gather_stored<S: Stored>(
 ) {
     let dim = values.dim;
     let mut ahead = Ahead::new(ahead);
-    let step = heads_at_once(out.len() / dim);
-    for (i, out) in out.chunks_mut(step * dim).enumerate() {
-        let weights = &weights[i * step * stride..];
+    for heads in passes(out.len() / dim) {
+        let weights = &weights[heads.start * stride..];
+        let out = &mut out[heads.start * dim..heads.end * dim];
         // SAFETY: the same contract, for some of the heads.
         unsafe {
-            match out.len() / dim {
+            match heads.len() {
                 1 => gather::<S, 1>(weights, stride, values, &mut ahead, out),
                 2 => gather::<S, 2>(weights, stride, values, &mut ahead, out),
                 _ => gather::<S, 3>(weights, stride, values, &mut ahead, out),
@@ -253,7 +291,7 @@ unsafe fn gather<S: Stored, const G: usize>(
     weights: &[f32],
     stride: usize,
     values: CachedRows<'_>,
-    ahead: &mut Ahead<'_>,
+    ahead: &mut Ahead,
     out: &mut [f32],
 ) {
     let mut d = 0;
@@ -281,7 +319,7 @@ unsafe fn gather_columns<S: Stored, const G: usize, const W: usize>(
     stride: usize,
     values: CachedRows<'_>,
     d: usize,
-    ahead: &mut Ahead<'_>,
+    ahead: &mut Ahead,
     out: &mut [f32],
 ) -> usize {
     let mut sums = [[_mm256_setzero_ps(); W]; G];
@@ -290,21 +328,20 @@ unsafe fn gather_columns<S: Stored, const G: usize, const W: usize>(
         ahead.fetch_line();
         // SAFETY: g * stride + p is within the weights, the columns within the value, by the caller's promise.
         unsafe {
-            let block = values.data.as_ptr().add(p * row_bytes + d / BLOCK * S::BYTES);
+            let mut block = values.data.as_ptr().add(p * row_bytes + d / BLOCK * S::BYTES);
             let scale = S::scale(block);
-            let weight: [__m256; G] = std::array::from_fn(|g| {
+            let mut weight: [__m256; G] = std::array::from_fn(|g| {
                 let weight = _mm256_broadcast_ss(weights.get_unchecked(g * stride + p));
                 if S::SCALED { _mm256_mul_ps(weight, scale) } else { weight }
             });
-            let pieces: [__m256; W] = if W == 4 {
-                let all = S::all(block);
-                std::array::from_fn(|i| all[i])
-            } else {
-                std::array::from_fn(|i| S::eight(block, d % BLOCK / 8 + i))
-            };
-            for (sums, &weight) in sums.iter_mut().zip(&weight) {
-                for (sum, &piece) in sums.iter_mut().zip(&pieces) {
-                    *sum = _mm256_fmadd_ps(weight, piece, *sum);
+            if S::SCALED {
+                weight.iter_mut().for_each(|weight| wait(&mut block, weight));
+            }
+            for i in 0..W {
+                let piece = S::eight(block, if W == 4 { i } else { d % BLOCK / 8 + i });
+                for g in 0..G {
+                    sums[g][i] = _mm256_fmadd_ps(weight[g], piece, sums[g][i]);
+                    wait(&mut block, &mut sums[g][i]);
                 }
             }
         }

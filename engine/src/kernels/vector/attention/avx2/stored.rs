@@ -1,6 +1,7 @@
 //! How the elements of cached rows come out of memory.
 
 use super::BLOCK;
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// An element type, seen as blocks of 32 = 4 vectors of 8.
@@ -21,12 +22,6 @@ pub trait Stored {
     /// # Safety
     /// As [`Self::scale`], up to those elements.
     unsafe fn eight(block: *const u8, i: usize) -> __m256;
-
-    /// All elements of a block.
-    ///
-    /// # Safety
-    /// As [`Self::scale`].
-    unsafe fn all(block: *const u8) -> [__m256; 4];
 }
 
 /// An element type of whole-number codes.
@@ -92,11 +87,15 @@ unsafe fn scale_of_block(block: *const u8) -> __m256 {
     _mm256_cvtph_ps(_mm_set1_epi16(unsafe { block.cast::<i16>().read_unaligned() }))
 }
 
-/// Eight signed bytes, widened.
+/// Makes the compiler read nothing at `at` before it has computed `value`; costs no instruction. Left to itself, it
+/// reads early and then has no register for one of the sums, whose way through memory takes longer than all other work
+/// of a round.
+#[allow(clippy::pointers_in_nomem_asm_block)] // nothing is read or written there
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn floats(bytes: __m128i) -> __m256 {
-    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
+pub fn wait(at: &mut *const u8, value: &mut __m256) {
+    // SAFETY: there is no instruction in it.
+    unsafe { asm!("/* {0} {1} */", inout(reg) * at, inout(ymm_reg) * value, options(nomem, nostack, preserves_flags)) };
 }
 
 impl Stored for F16 {
@@ -115,13 +114,6 @@ impl Stored for F16 {
         // SAFETY: by the caller's promise; the load needs no alignment.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(block.add(16 * i).cast())) }
     }
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn all(block: *const u8) -> [__m256; 4] {
-        // SAFETY: by the caller's promise.
-        [0, 1, 2, 3].map(|i| unsafe { Self::eight(block, i) })
-    }
 }
 
 impl Stored for Q8_0 {
@@ -139,14 +131,7 @@ impl Stored for Q8_0 {
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn eight(block: *const u8, i: usize) -> __m256 {
         // SAFETY: by the caller's promise; the load needs no alignment.
-        floats(unsafe { _mm_loadl_epi64(block.add(2 + 8 * i).cast()) })
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn all(block: *const u8) -> [__m256; 4] {
-        // SAFETY: by the caller's promise.
-        [0, 1, 2, 3].map(|i| unsafe { Self::eight(block, i) })
+        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(unsafe { _mm_loadl_epi64(block.add(2 + 8 * i).cast()) }))
     }
 }
 
@@ -183,17 +168,10 @@ impl Stored for Q4_0 {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn eight(block: *const u8, i: usize) -> __m256 {
-        // SAFETY: by the caller's promise.
-        unsafe { Self::all(block)[i] }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn all(block: *const u8) -> [__m256; 4] {
-        // SAFETY: by the caller's promise.
-        let codes = unsafe { _mm256_sub_epi8(Self::codes(block), _mm256_set1_epi8(8)) };
-        let (low, high) = (_mm256_castsi256_si128(codes), _mm256_extracti128_si256::<1>(codes));
-        [floats(low), floats(_mm_srli_si128::<8>(low)), floats(high), floats(_mm_srli_si128::<8>(high))]
+        // SAFETY: by the caller's promise; the load needs no alignment.
+        let bytes = unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(block.add(2 + i % 2 * 8).cast())) };
+        let codes = if i < 2 { _mm256_and_si256(bytes, _mm256_set1_epi32(15)) } else { _mm256_srli_epi32::<4>(bytes) };
+        _mm256_cvtepi32_ps(_mm256_sub_epi32(codes, _mm256_set1_epi32(8)))
     }
 }
 

@@ -84,6 +84,9 @@ fn check_cell(cell: &CellPlan) -> Checked {
     name("scenario", &cell.scenario)?;
     at_most("threads", cell.config.threads, THREADS_MAX)?;
     at_most("threads-batch", cell.config.threads_batch, THREADS_MAX)?;
+    if !cell.config.cpus.is_empty() && cell.config.cpu_clusters.is_some() {
+        return Err("cpus and cpu-clusters both name cores".into());
+    }
     within("context-tokens", cell.config.context_tokens, 1..=CONTEXT_TOKENS_MAX)?;
     within("load-timeout-ms", cell.load_timeout_ms, 1..=TIMEOUT_MS_MAX)?;
     within("cell-timeout-ms", cell.cell_timeout_ms, 1..=TIMEOUT_MS_MAX)?;

@@ -3,8 +3,9 @@
 use super::args::{Args, Flag, Verb};
 use super::setup;
 use crate::error::{EngineError, Result};
+use crate::memory::give_back_freed;
 use crate::model::{BATCH_TOKENS_MAX, Logits, Model, Session};
-use crate::proof;
+use crate::proof::{self, Facts, ModelHashes};
 use crate::protocol::{EngineConfig, ReasonCode};
 use crate::sampler::SplitMix64;
 use std::path::Path;
@@ -71,12 +72,14 @@ fn run(args: &Args) -> Result<u8> {
     let mut printer = Printer::new(request.format);
     for path in args.all("--model") {
         let model = setup::open(Path::new(path), &request.config)?;
+        let hashes = request.hash_model.then(|| proof::hash_model(&model));
+        let subject = Subject { path, model, hashes };
         for &threads in &request.threads {
             for &depth in &request.depths {
                 let prompts = request.prompts.iter().map(|&n| (n, 0));
                 for (prompt, decode) in prompts.chain(request.decodes.iter().map(|&n| (0, n))) {
                     if prompt > 0 || decode > 0 {
-                        printer.print(measure(&model, path, &request, threads, depth, prompt, decode)?);
+                        printer.print(measure(&subject, &request, threads, depth, prompt, decode)?);
                     }
                 }
             }
@@ -132,16 +135,25 @@ impl Request {
     }
 }
 
+/// The model under test.
+struct Subject<'a> {
+    path: &'a str,
+    model: Arc<Model>,
+    hashes: Option<ModelHashes>,
+}
+
 /// One test: `prompt` tokens at once or `decode` tokens one by one, after `depth` tokens in the cache.
 fn measure(
-    model: &Arc<Model>,
-    path: &str,
+    subject: &Subject<'_>,
     request: &Request,
     threads: u32,
     depth: u32,
     prompt: u32,
     decode: u32,
 ) -> Result<Row> {
+    let Subject { path, model, hashes } = subject;
+    // freed buffers of the test before must not show in this one's memory
+    give_back_freed();
     let context_tokens = depth
         .checked_add(prompt.max(decode))
         .ok_or_else(|| EngineError::usage(format!("{depth} tokens and {} more are too many", prompt.max(decode))))?;
@@ -165,10 +177,10 @@ fn measure(
         })
         .collect::<Result<Vec<u64>>>()?;
     if !session.logits_finite() {
-        return Err(EngineError::model("logits are not finite numbers").at(path.to_owned()));
+        return Err(EngineError::model("logits are not finite numbers").at((*path).to_owned()));
     }
     let memory = MemoryFigures::of_session(&session, &config);
-    let mut proof = proof::of_session(&session, &config, request.hash_model)?;
+    let mut proof = Facts::of_session(&session, &config).prove(hashes.clone(), "none")?;
     if proof.affinity_faults.is_empty() {
         // back in place does not undo that it was elsewhere
         proof.affinity_faults = faults_before;
@@ -183,7 +195,7 @@ fn measure(
         cpu_info: cpu_info(),
         gpu_info: "",
         backends: "CPU",
-        model_filename: path.to_owned(),
+        model_filename: (*path).to_owned(),
         model_type: model_type(model),
         model_size: model.weight_bytes(),
         model_n_params: model.parameters(),

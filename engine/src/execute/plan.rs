@@ -217,6 +217,12 @@ mod tests {
             ("/cells/0/steps/1/decode/decode-tokens", json!(1), "decode-tokens is 1, it must be 2 to 65537"),
             ("/cells/0/steps/1", json!({ "prefill": { "prompt-tokens": 0 } }), "at least one token"),
             ("/cells/0/steps/1", json!({ "sing": {} }), "sing"),
+            (
+                "/cells/0/config",
+                json!({ "threads": 1, "context-tokens": 128, "kv-type": "f16", "mmap": true, "cpus": "4-7,0",
+                        "cpu-clusters": "big" }),
+                "cell 0: cpus and cpu-clusters both name cores",
+            ),
             ("/cells/0/load-timeout-ms", json!(0), "load-timeout-ms is 0"),
         ];
         for (pointer, value, expected) in cases {

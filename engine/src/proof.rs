@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::hash::sha256_file;
-use crate::model::Session;
+use crate::model::{Model, Session};
 use crate::probe::TARGET;
 use crate::protocol::{EngineConfig, HeldMemory, SelfProof};
 use std::path::{Path, PathBuf};
@@ -81,9 +81,8 @@ impl Facts {
         }
     }
 
-    /// The proof: these facts with hashes. `model` has the model's sha256, one a file, and what hashing cost here in
-    /// milliseconds; none when nobody hashed it. `eviction` says how the page cache was emptied before the load.
-    pub fn prove(self, model: Option<(Vec<String>, u64)>, eviction: &str) -> Result<SelfProof> {
+    /// The proof: these facts with hashes. `model` is none when nobody hashed it. `eviction` says how the page cache was emptied before the load.
+    pub fn prove(self, model: Option<ModelHashes>, eviction: &str) -> Result<SelfProof> {
         let (model_sha256, model_hash_ms) = model.unwrap_or_default();
         Ok(SelfProof {
             build: build(),
@@ -107,13 +106,14 @@ impl Facts {
     }
 }
 
-/// The proof of a session as it is now. Its model is hashed when `with_model` says so: the bytes that are in use, once
-/// in a process, at the speed of sha256 (about a second a gigabyte where the processor has instructions for it).
-pub fn of_session(session: &Session, config: &EngineConfig, with_model: bool) -> Result<SelfProof> {
+/// sha256 of each of a model's files, and what hashing them cost in milliseconds.
+pub type ModelHashes = (Vec<String>, u64);
+
+/// Hashes the bytes that are in use, once in a process, at the speed of sha256: about a second a gigabyte where the
+/// processor has instructions for it.
+pub fn hash_model(model: &Model) -> ModelHashes {
     let begun = Instant::now();
-    let model = with_model.then(|| session.model().gguf().sha256());
-    let hash_ms = begun.elapsed().as_millis() as u64;
-    Facts::of_session(session, config).prove(model.map(|sha256| (sha256, hash_ms)), "none")
+    (model.gguf().sha256(), begun.elapsed().as_millis() as u64)
 }
 
 /// A proof for people: a few lines without markup.

@@ -64,3 +64,32 @@ fn the_room_a_step_needs_counts_prompt_and_answer() {
     let huge = Step::WarmUp { prompt_tokens: u32::MAX, decode_tokens: u32::MAX };
     assert_eq!(tokens_needed(&huge), 2 * u64::from(u32::MAX) - 1);
 }
+
+fn scenario(keys: &str) -> Result<Scenario> {
+    let text = format!(
+        "summary = \"s\"\nrepetitions = 1\npairs = 5\ntimeout-s = 60\n{keys}\n[[step]]\nload = {{}}\n\n\
+         [[step]]\ndecode = {{ decode-tokens = 8 }}\n"
+    );
+    Scenario::from_document(&Document::new("scenarios/s.toml", text))
+}
+
+#[test]
+fn cores_are_read_in_their_order_and_faults_point_at_their_key() {
+    let read = scenario("threads-batch = 2\ncpus = \"6-7,0\"\nmlock = true").unwrap().config;
+    assert_eq!((read.cpus.cpus(), read.threads, read.threads_batch, read.mlock), (&[6, 7, 0][..], 0, 2, true));
+    let clusters = scenario("cpu-clusters = \"little\"").unwrap().config.cpu_clusters;
+    assert_eq!(clusters, Some(CpuClusters::Little));
+    for (keys, expected) in [
+        (
+            "cpus = \"0-3\"\ncpu-clusters = \"big\"",
+            "`cpus` and `cpu-clusters` both name cores\n  --> scenarios/s.toml:6:",
+        ),
+        ("cpus = \"0-3\"\nthreads = 5", "5 threads do not fit the 4 cores of `cpus`\n  --> scenarios/s.toml:6:"),
+        ("cpus = \"0-\"", "`0-` is neither a core below 4096"),
+        ("cpu-clusters = \"prime\"", "scenarios/s.toml:5:"),
+        ("threads-batch = 5000", "threads-batch"),
+    ] {
+        let fault = scenario(keys).unwrap_err().to_string();
+        assert!(fault.contains(expected), "{keys}: {fault}");
+    }
+}

@@ -84,6 +84,9 @@ fn check_cell(cell: &CellPlan) -> Checked {
     name("scenario", &cell.scenario)?;
     at_most("threads", cell.config.threads, THREADS_MAX)?;
     at_most("threads-batch", cell.config.threads_batch, THREADS_MAX)?;
+    if !cell.config.cpus.is_empty() && cell.config.cpu_clusters.is_some() {
+        return Err("cpus and cpu-clusters both name cores".into());
+    }
     within("context-tokens", cell.config.context_tokens, 1..=CONTEXT_TOKENS_MAX)?;
     within("load-timeout-ms", cell.load_timeout_ms, 1..=TIMEOUT_MS_MAX)?;
     within("cell-timeout-ms", cell.cell_timeout_ms, 1..=TIMEOUT_MS_MAX)?;
@@ -214,6 +217,12 @@ mod tests {
             ("/cells/0/steps/1/decode/decode-tokens", json!(1), "decode-tokens is 1, it must be 2 to 65537"),
             ("/cells/0/steps/1", json!({ "prefill": { "prompt-tokens": 0 } }), "at least one token"),
             ("/cells/0/steps/1", json!({ "sing": {} }), "sing"),
+            (
+                "/cells/0/config",
+                json!({ "threads": 1, "context-tokens": 128, "kv-type": "f16", "mmap": true, "cpus": "4-7,0",
+                        "cpu-clusters": "big" }),
+                "cell 0: cpus and cpu-clusters both name cores",
+            ),
             ("/cells/0/load-timeout-ms", json!(0), "load-timeout-ms is 0"),
         ];
         for (pointer, value, expected) in cases {

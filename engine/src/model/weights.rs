@@ -45,7 +45,7 @@ impl Matrix {
 
     /// Bytes that a product with this matrix reads.
     pub fn bytes(&self) -> usize {
-        self.packed.as_ref().map_or(self.info.bytes() as usize, |(_, at)| at.len())
+        self.packed.as_ref().map_or(self.info.bytes(), |(_, at)| at.len())
     }
 
     /// From now on the kernels take the weights from there, in strips of rows.

@@ -7,7 +7,7 @@ use crate::error::{EngineError, Result};
 use crate::generate::{Continue, GenerateOptions, Generation, generate};
 use crate::kv_cache::{CacheOptions, KvPolicy};
 use crate::model::Session;
-use crate::proof;
+use crate::proof::{self, Facts};
 use crate::protocol::{EngineConfig, KvType};
 use crate::sampler::Sampler;
 use crate::tokenizer::StreamDecoder;
@@ -87,7 +87,8 @@ fn run(args: &Args) -> Result<u8> {
     let context_tokens = args.number("--ctx-size", u32::try_from(wanted).unwrap_or(u32::MAX))?;
     let config = EngineConfig { context_tokens, kv_type: cache.key_type, ..config };
     let mut session = setup::session(&model, &config, &cache)?;
-    for line in proof::lines(&proof::of_session(&session, &config, args.has("--proof"))?) {
+    let hashes = args.has("--proof").then(|| proof::hash_model(&model));
+    for line in proof::lines(&Facts::of_session(&session, &config).prove(hashes, "none")?) {
         eprintln!("{line}");
     }
 

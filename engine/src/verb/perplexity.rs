@@ -4,7 +4,7 @@ use super::args::{Args, Flag, Verb};
 use super::setup;
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::kv_cache::CacheOptions;
-use crate::proof;
+use crate::proof::{self, Facts};
 use crate::protocol::EngineConfig;
 use crate::quality::{Window, perplexity, read_ids};
 use std::path::Path;
@@ -51,7 +51,9 @@ fn run(args: &Args) -> Result<u8> {
     };
     let context_tokens = u32::try_from(context).unwrap_or(u32::MAX);
     let config = EngineConfig { threads: args.number("--threads", 0)?, context_tokens, ..setup::config(args)? };
-    let mut session = setup::session(&setup::open(path, &config)?, &config, &CacheOptions::default())?;
+    let model = setup::open(path, &config)?;
+    let hashes = (!args.has("--no-model-hash")).then(|| proof::hash_model(&model));
+    let mut session = setup::session(&model, &config, &CacheOptions::default())?;
     let found = perplexity(&mut session, &ids, window).map_err(|e| match e.kind() {
         ErrorKind::Model => e.at(path.display().to_string()),
         _ => e,
@@ -67,7 +69,7 @@ fn run(args: &Args) -> Result<u8> {
             "nll_mean": found.nll_mean,
             "scored_tokens": found.nll.len(),
             "window_tokens": context,
-            "proof": proof::of_session(&session, &config, !args.has("--no-model-hash"))?,
+            "proof": Facts::of_session(&session, &config).prove(hashes, "none")?,
         })
     );
     Ok(0)

@@ -136,8 +136,15 @@ fn proof_in_words(proof: &SelfProof) -> String {
         0 => "chosen by the engine".to_owned(),
         threads => format!("{threads} asked for"),
     };
+    let batch = match proof.threads_batch_effective {
+        0 => String::new(),
+        threads if threads == proof.threads_effective => String::new(),
+        threads => format!(", {threads} for prompts"),
+    };
+    let unlocked = if proof.config.mlock && proof.held.locked_bytes == 0 { ", NOT locked in memory" } else { "" };
+    let fault = proof.affinity_faults.first().map(|fault| format!(" ({})", text::clean(fault))).unwrap_or_default();
     format!(
-        "{} kernels, {} threads running ({asked}), {affinity}, engine {}",
+        "{} kernels, {} threads running ({asked}){batch}, {affinity}{fault}{unlocked}, engine {}",
         text::clean(&proof.isa),
         proof.threads_effective,
         text::clean(&proof.build)

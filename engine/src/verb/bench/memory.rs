@@ -28,7 +28,7 @@ pub struct MemoryFigures {
     pub rss_anon_bytes: Option<u64>,
     /// `RssFile`.
     pub rss_file_bytes: Option<u64>,
-    /// `VmHWM`.
+    /// `VmHWM`: of the process so far, tests before this one included.
     pub rss_peak_bytes: Option<u64>,
     /// `VmSwap`.
     pub swap_bytes: Option<u64>,
@@ -120,7 +120,7 @@ mod tests {
         assert!(figures.rss_file_bytes.unwrap() >= mb(85) && figures.rss_anon_bytes.unwrap() >= mb(85));
         assert_eq!(figures.unexplained_bytes, Some(93_000 * 1024 - mb(87)));
         assert_eq!(figures.warning(), None);
-        for part in ["85", &format!("repack {}", mb(85)), "VmSwap 1024000", "RssFile 90112000"] {
+        for part in [&*format!("repack {}", mb(85)), "VmSwap 1024000", "RssFile 90112000"] {
             assert!(figures.line().contains(part), "{}", figures.line());
         }
     }

@@ -5,8 +5,9 @@ use super::profile::{self, Profiling};
 use super::setup;
 use crate::error::{EngineError, Result};
 use crate::kv_cache::CacheOptions;
+use crate::memory::give_back_freed;
 use crate::model::{BATCH_TOKENS_MAX, Logits, Model, Session};
-use crate::proof;
+use crate::proof::{self, Facts, ModelHashes};
 use crate::protocol::{EngineConfig, KvType, ReasonCode};
 use crate::sampler::SplitMix64;
 use std::path::Path;
@@ -104,8 +105,10 @@ fn run(args: &Args) -> Result<u8> {
     let mut printer = Printer::new(request.format);
     for path in args.all("--model") {
         let model = setup::open(Path::new(path), &request.config)?;
+        let hashes = request.hash_model.then(|| proof::hash_model(&model));
+        let subject = Subject { path, model, hashes };
         for test in request.tests() {
-            printer.print(measure(&model, path, &request, test)?);
+            printer.print(measure(&subject, &request, test)?);
         }
     }
     printer.finish();
@@ -174,8 +177,18 @@ impl Request {
     }
 }
 
-fn measure(model: &Arc<Model>, path: &str, request: &Request, test: Test) -> Result<Row> {
+/// The model under test.
+struct Subject<'a> {
+    path: &'a str,
+    model: Arc<Model>,
+    hashes: Option<ModelHashes>,
+}
+
+fn measure(subject: &Subject<'_>, request: &Request, test: Test) -> Result<Row> {
     let Test { threads, key_type, value_type, depth, prompt, decode } = test;
+    let Subject { path, model, hashes } = subject;
+    // freed buffers of the test before must not show in this one's memory
+    give_back_freed();
     let context_tokens = depth
         .checked_add(prompt.max(decode))
         .ok_or_else(|| EngineError::usage(format!("{depth} tokens and {} more are too many", prompt.max(decode))))?;
@@ -210,10 +223,10 @@ fn measure(model: &Arc<Model>, path: &str, request: &Request, test: Test) -> Res
     };
     request.profiling.keep(&mut session, &format!("{path} {}", test_name(prompt, decode, depth)));
     if !session.logits_finite() {
-        return Err(EngineError::model("logits are not finite numbers").at(path.to_owned()));
+        return Err(EngineError::model("logits are not finite numbers").at((*path).to_owned()));
     }
     let memory = MemoryFigures::of_session(&session, &config);
-    let mut proof = proof::of_session(&session, &config, request.hash_model)?;
+    let mut proof = Facts::of_session(&session, &config).prove(hashes.clone(), "none")?;
     if proof.affinity_faults.is_empty() {
         // back in place does not undo that it was elsewhere
         proof.affinity_faults = faults_before;
@@ -228,7 +241,7 @@ fn measure(model: &Arc<Model>, path: &str, request: &Request, test: Test) -> Res
         cpu_info: cpu_info(),
         gpu_info: "",
         backends: "CPU",
-        model_filename: path.to_owned(),
+        model_filename: (*path).to_owned(),
         model_type: model_type(model),
         model_size: model.weight_bytes(),
         model_n_params: model.parameters(),

@@ -95,7 +95,7 @@ fn execute_with<E: Engine>(
         isa: facts.isa,
         config: facts.config,
         threads_effective: facts.threads_effective,
-        affinity_effective: facts.affinity_effective,
+        affinity_effective: facts.affinity_effective.clone(),
         weight_bytes: facts.weight_bytes,
         kv_bytes: facts.kv_bytes,
         scratch_bytes: facts.scratch_bytes,
@@ -116,7 +116,21 @@ fn execute_with<E: Engine>(
     });
     // what was held back is told even when a later step failed
     steps.release(None)?;
-    outcome
+    outcome?;
+    affinity_kept(&facts.affinity_effective, &steps.engine_facts().affinity_effective)
+}
+
+/// The kernel widens a thread's mask when the cores in it go away, and says nothing; what was measured from then on ran
+/// elsewhere.
+fn affinity_kept(before: &[String], after: &[String]) -> Result<()> {
+    match before.iter().zip(after).position(|(before, after)| before != after) {
+        None => Ok(()),
+        Some(worker) => Err(EngineError::system(format!(
+            "the kernel moved worker {worker} during the cell: it was allowed cores {}, now {}",
+            before[worker], after[worker]
+        ))
+        .hint("cores were taken offline, or something else set the affinity")),
+    }
 }
 
 /// sha256 of the files that were opened. Those that the supervisor hashed need not be read again, as long as they are

@@ -65,7 +65,8 @@ type Checked = std::result::Result<(), String>;
 fn check(plan: &DevicePlan) -> Checked {
     name("run", &plan.run)?;
     name("device", &plan.device)?;
-    at_most("cells", plan.cells.len(), CELLS_MAX)?;
+    // none would end well with nothing measured
+    within("number of cells", plan.cells.len(), 1..=CELLS_MAX)?;
     at_most("retries-max", plan.retries_max, RETRIES_MAX)?;
     if plan.telemetry_period_ms != 0 {
         within("telemetry-period-ms", plan.telemetry_period_ms, TELEMETRY_PERIOD_MS)?;
@@ -203,6 +204,7 @@ mod tests {
         let cases: &[(&str, Value, &str)] = &[
             ("/protocol-version", json!(99), "protocol version 99"),
             ("/run", json!("../x"), "is no name"),
+            ("/cells", json!([]), "number of cells is 0"),
             ("/retries-max", json!(11), "retries-max is 11"),
             ("/telemetry-period-ms", json!(1), "telemetry-period-ms is 1"),
             ("/cells/0/model/sha256", json!([]), "cell 0: number of model hashes is 0"),

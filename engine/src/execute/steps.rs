@@ -1,7 +1,7 @@
 //! The steps of a cell, and how their samples are made.
 
 use super::prompt::Prompt;
-use super::{Engine, Errand};
+use super::{Engine, Errand, Facts};
 use crate::error::Result;
 use crate::protocol::{Finite, GoldenCase, ReasonCode, Record, SampleRecord, Step, TokenTimes, Validity};
 use std::time::{Duration, Instant};
@@ -68,6 +68,10 @@ impl<'a, E: Engine> Steps<'a, E> {
             Some(peak) => self.sample(0, "peak-rss-mb", peak, None),
             None => Ok(()),
         }
+    }
+
+    pub(super) fn engine_facts(&self) -> Facts {
+        self.engine.facts()
     }
 
     fn prompt(&self, tokens: u32) -> Result<Prompt> {

@@ -15,6 +15,8 @@ struct Counting {
     /// Depth from which on logits are not numbers.
     nan_from_depth: Option<usize>,
     fails_from_depth: Option<usize>,
+    /// Depth from which on its one worker may run anywhere.
+    moved_from_depth: Option<usize>,
     /// Prompt lengths and depths as they were asked for.
     depths: Vec<usize>,
 }
@@ -26,7 +28,11 @@ impl Engine for Counting {
             isa: "none".into(),
             config: EngineConfig::default(),
             threads_effective: 1,
-            affinity_effective: vec!["0".into()],
+            affinity_effective: vec![if self.moved_from_depth.is_some_and(|d| self.cache.len() >= d) {
+                "0-7".into()
+            } else {
+                "0".into()
+            }],
             weight_bytes: 1,
             kv_bytes: 2,
             scratch_bytes: 3,
@@ -239,6 +245,16 @@ fn logits_that_are_no_numbers_spoil_their_samples_and_no_others() {
     assert_eq!(outcome.sample("prefill-tps@4").validity, Validity::Valid);
     assert_eq!(outcome.sample("decode-tps@10").validity, invalid);
     assert_eq!(outcome.sample("itl-max-ms@10").validity, invalid);
+}
+
+// field report E5: cores that go away take the mask with them
+#[test]
+fn a_worker_that_the_kernel_moved_during_the_cell_ends_it_with_the_reason() {
+    let steps = || vec![LOAD, Step::Decode { decode_tokens: 6, at_depth: 10, repetitions: 1 }];
+    let moved = run_with(steps(), "none", Counting { moved_from_depth: Some(12), ..Counting::default() });
+    let error = moved.ended.unwrap_err();
+    assert!(error.what().contains("worker 0") && error.what().contains("allowed cores 0, now 0-7"), "{error}");
+    run_with(steps(), "none", Counting::default()).ended.unwrap();
 }
 
 fn golden(name: &str, generated_ids: Vec<u32>) -> GoldenCase {

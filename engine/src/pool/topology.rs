@@ -61,6 +61,7 @@ mod tests {
         move |core| of.get(core).map(|&value| Speed { value, share_min: CAPACITY_SHARE_MIN })
     }
 
+    // field report E2: as many threads as cores halve the speed where half of them are small
     #[test]
     fn the_little_cluster_of_an_rk3588_is_left_out_by_default() {
         let speed = capacities(&[530.0, 530.0, 530.0, 530.0, 1024.0, 1024.0, 1024.0, 1024.0]);

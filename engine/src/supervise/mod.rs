@@ -26,6 +26,7 @@ use crate::telemetry::Observer;
 use child::{Attempt, Ended};
 use files::{Hashes, Verdict};
 use resume::Progress;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -287,10 +288,36 @@ fn differences(cell: &CellPlan, proof: &SelfProof, agent_sha256: &str) -> Vec<Re
     if proof.engine_sha256 != agent_sha256 {
         reasons.push(ReasonCode::EngineHashDiffers);
     }
-    if cell.config.threads != 0 && proof.threads_effective != cell.config.threads {
+    let as_many = cell.config.threads == 0 || proof.threads_effective == cell.config.threads;
+    if !as_many || !pinned_apart(&proof.affinity_effective) {
         reasons.push(ReasonCode::AffinityDiffers);
     }
     reasons
+}
+
+/// Whether the kernel gave every worker a core of its own, as was asked where there are enough of them. `lists` are the
+/// workers' `Cpus_allowed_list`; where one is unknown nothing can be said.
+fn pinned_apart(lists: &[String]) -> bool {
+    let Some(cores) = lists.iter().map(|list| cores_of(list)).collect::<Option<Vec<_>>>() else { return true };
+    let all: BTreeSet<u32> = cores.iter().flatten().copied().collect();
+    let more_workers_than_cores = all.len() < lists.len() && cores.iter().all(|own| own.len() == all.len());
+    let a_core_each = cores.iter().all(|own| own.len() == 1) && all.len() == lists.len();
+    a_core_each || more_workers_than_cores
+}
+
+/// The cores of a list such as `0-3,6`.
+fn cores_of(list: &str) -> Option<Vec<u32>> {
+    const CORES_MAX: u32 = 1 << 16;
+    let mut cores = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if last >= CORES_MAX {
+            return None;
+        }
+        cores.extend(first..=last);
+    }
+    Some(cores)
 }
 
 #[cfg(test)]

@@ -52,6 +52,25 @@ fn a_proof_that_differs_from_the_request_makes_the_attempt_invalid() {
     assert_eq!(invalid_reasons(&cell(), &ended(ExitCause::Done, None), "ee"), [ReasonCode::CellDied]);
 }
 
+// field reports E4 and E5: a mask that was accepted and did nothing, and one that the kernel widened
+#[test]
+fn an_affinity_that_the_kernel_did_not_keep_makes_the_attempt_invalid() {
+    let reasons = |lists: &[&str]| {
+        let mut proof = proof();
+        proof.threads_effective = lists.len() as u32;
+        proof.affinity_effective = lists.iter().map(|&list| list.to_owned()).collect();
+        let mut cell = cell();
+        cell.config.threads = 0;
+        invalid_reasons(&cell, &ended(ExitCause::Done, Some(proof)), "ee")
+    };
+    for kept in [&["4", "5"][..], &["0"], &["0-1", "0-1", "0-1"], &["0", "0"], &["unknown", "0-7"], &["0-", "1"]] {
+        assert_eq!(reasons(kept), [], "{kept:?}");
+    }
+    for lost in [&["0-7", "0-7"][..], &["4", "4", "5"], &["4", "0-7"], &["0-3,6", "5"], &["0-7"]] {
+        assert_eq!(reasons(lost), [ReasonCode::AffinityDiffers], "{lost:?}");
+    }
+}
+
 #[test]
 fn only_what_may_be_different_next_time_is_tried_again() {
     let crash = ended(ExitCause::Crash { signal: "SIGSEGV".into() }, None);

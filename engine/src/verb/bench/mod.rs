@@ -9,8 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+mod draft;
 mod print;
 
+use super::draft::Draft;
 use print::{Format, Printer, Row, utc_now};
 
 /// `farmhand bench`.
@@ -33,6 +35,17 @@ pub const VERB: Verb = Verb {
         Flag { names: &["-ctv", "--cache-type-v"], value: Some("TYPE"), help: "type of cached values: f16 (f16)" },
         Flag { names: &["-mmp", "--mmap"], value: Some("0|1"), help: "map the model instead of reading it (1)" },
         Flag { names: &["-o", "--output"], value: Some("FORMAT"), help: "md, csv, json or jsonl (md)" },
+        Flag {
+            names: &["--draft-model"],
+            value: Some("FILE"),
+            help: "also decode with this draft model (a row of its own, after a built-in prompt)",
+        },
+        Flag { names: &["--draft-max"], value: Some("N"), help: "tokens that the draft proposes at most (8)" },
+        Flag {
+            names: &["--draft-min"],
+            value: Some("N"),
+            help: "and at least; 0 leaves it alone while it does not pay (0)",
+        },
         Flag { names: &["--no-warmup"], value: None, help: "no unmeasured repetition before each test" },
     ],
     run,
@@ -57,12 +70,16 @@ fn run(args: &Args) -> Result<u8> {
     for path in args.all("--model") {
         let options = LoadOptions { mmap: request.mmap, isa: None };
         let model = Arc::new(Model::load(Path::new(path), &options)?);
+        let draft = Draft::from_args(args, &model, request.mmap)?;
         for &threads in &request.threads {
             for &depth in &request.depths {
                 let prompts = request.prompts.iter().map(|&n| (n, 0));
                 for (prompt, decode) in prompts.chain(request.decodes.iter().map(|&n| (0, n))) {
                     if prompt > 0 || decode > 0 {
                         printer.print(&measure(&model, path, &request, threads, depth, prompt, decode)?);
+                    }
+                    if let Some(draft) = draft.as_ref().filter(|_| decode > 0) {
+                        printer.print(&draft::measure(&model, draft, path, &request, threads, depth, decode)?);
                     }
                 }
             }
@@ -149,11 +166,26 @@ fn measure(
     if !session.logits_finite() {
         return Err(EngineError::model("logits are not finite numbers").at(path.to_owned()));
     }
+    let test = Test { prompt, decode, depth, test_time };
+    Ok(row(&session, path, request, test, samples_ns))
+}
+
+/// What was measured, and when it began.
+struct Test {
+    prompt: u32,
+    decode: u32,
+    depth: u32,
+    test_time: String,
+}
+
+fn row(session: &Session, path: &str, request: &Request, test: Test, samples_ns: Vec<u64>) -> Row {
+    let model = session.model();
+    let Test { prompt, decode, depth, test_time } = test;
     let tokens = f64::from(prompt.max(decode));
     let samples_ts: Vec<f64> = samples_ns.iter().map(|&ns| tokens * 1e9 / ns as f64).collect();
     let (avg_ns, stddev_ns) = mean_and_deviation(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
     let (avg_ts, stddev_ts) = mean_and_deviation(&samples_ts);
-    Ok(Row {
+    Row {
         build_commit: option_env!("FARMGATE_BUILD_COMMIT").unwrap_or("unknown"),
         build_number: 0,
         cpu_info: cpu_info(),
@@ -179,7 +211,8 @@ fn measure(
         stddev_ts,
         samples_ns,
         samples_ts,
-    })
+        draft: None,
+    }
 }
 
 /// Nanoseconds that `tokens` take, at once or one by one; at least 1, so that speeds are finite.

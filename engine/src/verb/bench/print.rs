@@ -1,5 +1,6 @@
 //! Rows of `farmhand bench` and how they are printed: llama-bench's names and formats.
 
+use crate::verb::draft::DraftReport;
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -39,6 +40,9 @@ pub struct Row {
     pub stddev_ts: f64,
     pub samples_ns: Vec<u64>,
     pub samples_ts: Vec<f64>,
+    /// What a draft model was worth; llama-bench has no such field, so it is absent without one and in CSV.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft: Option<DraftReport>,
 }
 
 /// Prints rows as they are measured.
@@ -123,6 +127,9 @@ fn markdown(row: &Row) -> String {
     if row.n_depth > 0 {
         test.push_str(&format!(" @ d{}", row.n_depth));
     }
+    if row.draft.is_some() {
+        test.push_str(" + draft");
+    }
     format!(
         "| {} | {:.2} MiB | {:.2} M | {} | {} | {test} | {:.2} ± {:.2} |",
         row.model_type,
@@ -196,6 +203,7 @@ mod tests {
             stddev_ts: 0.0,
             samples_ns: vec![1],
             samples_ts: vec![1.0],
+            draft: None,
         };
         let value = serde_json::to_value(&row).unwrap();
         let mut columns: Vec<&str> = CSV_COLUMNS.into_iter().chain(["samples_ns", "samples_ts"]).collect();

@@ -68,6 +68,11 @@ impl Sampler {
         Self { seeded: Some(seeded), candidates: Vec::new() }
     }
 
+    /// Whether it always takes the most likely token.
+    pub fn is_greedy(&self) -> bool {
+        self.seeded.is_none()
+    }
+
     /// The next token for these logits. NaN is never chosen; when there is nothing else, the answer is 0.
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
         match &mut self.seeded {

@@ -5,6 +5,7 @@ mod agent;
 use agent::*;
 use farmgate_engine::protocol::{ExitCause, ReasonCode, Record};
 
+// field report E7: an instruction that the processor does not have
 #[test]
 fn a_child_that_crashes_is_named_by_its_signal_and_tried_again() {
     let mut with_retry = plan(vec![endless(0)]);

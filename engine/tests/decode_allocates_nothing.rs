@@ -1,8 +1,10 @@
 //! After the first token, a decode step asks the system for no memory, on any thread, also while it is profiled.
 
+use farmgate_engine::generate::{Continue, GenerateOptions};
 use farmgate_engine::kernels::Isa;
 use farmgate_engine::model::{LoadOptions, Logits, Model, Session};
 use farmgate_engine::protocol::EngineConfig;
+use farmgate_engine::speculative::{DraftCost, DraftOptions, Speculation};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::Arc;
@@ -71,4 +73,29 @@ fn decode_allocates_nothing_after_the_first_token() {
             assert!(session.take_profile().is_some_and(|p| !p.operators.is_empty()));
         }
     }
+    a_draft_allocates_nothing_either(&models);
+}
+
+/// Between two tokens that are put out lie proposals, checks, and going back after rejections.
+fn a_draft_allocates_nothing_either(models: &Path) {
+    let open = |file: &str| {
+        let model = Model::load(&models.join(file), &LoadOptions::default()).unwrap();
+        let config = EngineConfig { threads: 2, context_tokens: 256, ..EngineConfig::default() };
+        Session::new(Arc::new(model), &config).unwrap()
+    };
+    let (mut target, mut draft) = (open("tiny-pd-1.3m-f16.gguf"), open("tiny-pd-1.3m-Q4_0.gguf"));
+    let options = DraftOptions { tokens_min: 3, tokens_max: 6, cost: DraftCost::Given { draft: 0.1, check: 0.1 } };
+    let mut speculation = Speculation::new(&mut target, &mut draft, options).unwrap();
+    let prompt: Vec<u32> = (0..40).collect();
+    let mut counts = Vec::with_capacity(200);
+    let wanted = GenerateOptions { tokens_max: 200, obey_eog: false };
+    let (_, acceptance) = speculation
+        .generate(&prompt, wanted, &mut |_, _| {
+            counts.push(ALLOCATIONS.load(Ordering::SeqCst));
+            Continue::Yes
+        })
+        .unwrap();
+    assert!(acceptance.accepted_tokens > 0 && acceptance.accepted_tokens < acceptance.drafted_tokens);
+    let quiet = counts.windows(40).any(|w| w[0] == w[39]);
+    assert!(quiet, "every stretch of 40 tokens allocated: {counts:?}");
 }

@@ -6,7 +6,9 @@ use farmgate_engine::kernels::Isa;
 use farmgate_engine::model::{EXACT_TOKENS_MAX, LoadOptions, Logits, Model, Session};
 use farmgate_engine::protocol::EngineConfig;
 use farmgate_engine::sampler::Sampler;
-use farmgate_engine::speculative::{Acceptance, DraftOptions, Speculation, VocabularyDifference, compare_vocabularies};
+use farmgate_engine::speculative::{
+    Acceptance, DraftCost, DraftOptions, Speculation, VocabularyDifference, compare_vocabularies,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -77,6 +79,8 @@ fn an_exact_batch_that_does_not_fit_changes_nothing() {
     assert_eq!(session.depth(), 40);
 }
 
+/// Lengths that depend on what was accepted alone.
+const CHEAP: DraftCost = DraftCost::Given { draft: 0.0, check: 0.3 };
 const PROMPT_TOKENS: u32 = 19;
 const TOKENS: usize = 45;
 
@@ -98,7 +102,7 @@ fn with_draft(
     options: GenerateOptions,
     (tokens_min, tokens_max): (usize, usize),
 ) -> (Generation, Acceptance) {
-    let draft_options = DraftOptions { tokens_min, tokens_max, cost: 0.0 };
+    let draft_options = DraftOptions { tokens_min, tokens_max, cost: CHEAP };
     let mut speculation = Speculation::new(target, draft, draft_options).unwrap();
     speculation.generate(prompt, options, &mut go_on).unwrap()
 }
@@ -230,11 +234,25 @@ fn the_end_of_either_context_changes_no_token() {
         assert_eq!(asked, draft_context > PROMPT_TOKENS, "{draft_context}: {acceptance:?}");
     }
     let (mut short, mut draft) = (session(&target, 1, whole - 1), session(&draft, 1, 128));
-    let options = DraftOptions { tokens_min: 0, tokens_max: 4, cost: 0.0 };
+    let options = DraftOptions { tokens_min: 0, tokens_max: 4, cost: CHEAP };
     let mut speculation = Speculation::new(&mut short, &mut draft, options).unwrap();
     let error = speculation.generate(&prompt(&target, PROMPT_TOKENS), on(TOKENS), &mut go_on).unwrap_err();
     assert!(error.what().contains("do not fit a context of"), "{error}");
     assert_eq!((short.depth(), draft.depth()), (0, 0));
+}
+
+#[test]
+fn lengths_by_the_clock_change_no_token() {
+    let [target, draft] = ["tiny-pd-1.3m-f16.gguf", "tiny-pd-1.3m-Q4_0.gguf"]
+        .map(|file| load(&models_folder().join(file), Isa::detect()));
+    let prompt = prompt(&target, PROMPT_TOKENS);
+    let expected = without_draft(&mut session(&target, 1, 512), &prompt, on(400)).ids;
+    let (mut checked, mut draft) = (session(&target, 1, 512), session(&draft, 1, 512));
+    let options = DraftOptions { tokens_min: 0, tokens_max: 8, cost: DraftCost::Measured };
+    let mut speculation = Speculation::new(&mut checked, &mut draft, options).unwrap();
+    let (found, acceptance) = speculation.generate(&prompt, on(400), &mut go_on).unwrap();
+    assert_eq!(found.ids, expected);
+    assert!(acceptance.passes_undrafted > 0 && acceptance.drafted_tokens > 0, "{acceptance:?}");
 }
 
 #[test]
@@ -269,7 +287,7 @@ fn a_conversation_goes_on_after_what_both_hold() {
     }
     let mut ahead = session(&target, 1, 256);
     ahead.forward(&[1], Logits::None).unwrap();
-    let options = DraftOptions { tokens_min: 0, tokens_max: 4, cost: 0.0 };
+    let options = DraftOptions { tokens_min: 0, tokens_max: 4, cost: CHEAP };
     let error = Speculation::new(&mut ahead, &mut draft, options).err().expect("refused").to_string();
     assert!(error.contains("the target's cache holds 1 tokens") && error.contains("hint: "), "{error}");
 }
@@ -303,7 +321,7 @@ fn a_listener_that_has_heard_enough_stops_amid_a_pass() {
     let expected = without_draft(&mut session(&model, 1, 128), &prompt, on(TOKENS)).ids;
     for heard_max in 1..9 {
         let (mut target, mut draft) = (session(&model, 1, 128), session(&model, 1, 128));
-        let options = DraftOptions { tokens_min: 4, tokens_max: 4, cost: 0.0 };
+        let options = DraftOptions { tokens_min: 4, tokens_max: 4, cost: CHEAP };
         let mut speculation = Speculation::new(&mut target, &mut draft, options).unwrap();
         let mut heard = Vec::new();
         let (found, _) = speculation
@@ -324,7 +342,7 @@ fn a_draft_of_another_vocabulary_is_refused_with_the_first_token_that_differs() 
     let path = models_folder().join("tiny-pd-1.3m-Q8_0.gguf");
     let target = load(&path, Isa::detect());
     let refused = |draft: &Arc<Model>| {
-        let options = DraftOptions { tokens_min: 0, tokens_max: 4, cost: 0.0 };
+        let options = DraftOptions { tokens_min: 0, tokens_max: 4, cost: CHEAP };
         Speculation::new(&mut session(&target, 1, 64), &mut session(draft, 1, 64), options).err().expect("refused")
     };
     let strings = |key: &str| target.gguf().metadata().strings(key).unwrap().unwrap().to_vec();

@@ -1,17 +1,20 @@
 //! How many tokens the draft should propose: as many as pay by what was accepted lately, none when none pay.
+//!
+//! What pays depends on the machine: where decoding waits for memory, a token more in the target's pass is almost free;
+//! where it waits for arithmetic, it costs nearly a pass. So costs are measured. The clock decides about lengths alone,
+//! and lengths about speed alone: tokens never depend on it.
 
 use super::DRAFT_TOKENS_MAX;
 use crate::error::{EngineError, Result};
-use crate::model::Model;
 
-/// What one more token in an exact batch costs, in passes of the target over one token: the weights are in the cache by
-/// then, so arithmetic alone remains.
-const CHECK_COST: f64 = 0.3;
 /// What earlier passes still count for after one more.
 const MEMORY: f64 = 0.9;
-/// Before anything is known, as if 7 of 10 proposals were accepted, with the weight of 2 of them.
-const PRIOR_ACCEPTED: f64 = 1.4;
+/// Before anything is known, as if 9 of 10 proposals were accepted, with the weight of 2 of them: hopeful, since a draft
+/// that is never asked is never known.
+const PRIOR_ACCEPTED: f64 = 1.8;
 const PRIOR_TRIED: f64 = 2.0;
+/// Most tokens to propose in the pass after a sleep: a cheap question.
+const WOKEN_TOKENS_MAX: usize = 2;
 /// Passes without the draft after it did not pay; doubled each time that it still does not.
 const SLEEP_PASSES_MIN: u32 = 8;
 const SLEEP_PASSES_MAX: u32 = 64;
@@ -23,20 +26,34 @@ pub struct DraftOptions {
     pub tokens_min: usize,
     /// Tokens to propose at most, 1 to [`DRAFT_TOKENS_MAX`].
     pub tokens_max: usize,
-    /// Time of one token of the draft, in passes of the target over one token.
-    pub cost: f64,
+    /// What proposals cost.
+    pub cost: DraftCost,
 }
 
-impl DraftOptions {
-    /// Up to `tokens_max` tokens, at the cost that the models' sizes suggest: a token takes as long as its weights take
-    /// to be read.
-    pub fn for_models(target: &Model, draft: &Model, tokens_min: usize, tokens_max: usize) -> Self {
-        let cost = draft.weight_bytes() as f64 / target.weight_bytes().max(1) as f64;
-        Self { tokens_min, tokens_max, cost }
-    }
+/// What proposals cost, in passes of the target over one token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum DraftCost {
+    /// As the clock says, pass by pass.
+    Measured,
+    /// As given here; the same acceptances then give the same lengths.
+    Given {
+        /// One token of the draft.
+        draft: f64,
+        /// One more token in a pass of the target.
+        check: f64,
+    },
 }
 
-/// The running estimate. The same acceptances give the same lengths: no clock is read.
+/// How long a pass took.
+#[derive(Debug, Clone, Copy)]
+pub struct PassTimes {
+    /// One token of the draft, seconds; `None` when no proposal was timed by itself.
+    pub draft_token_s: Option<f64>,
+    /// The target's pass over all tokens, seconds.
+    pub target_s: f64,
+}
+
+/// The running estimate.
 #[derive(Debug, Clone)]
 pub struct DraftLength {
     options: DraftOptions,
@@ -45,6 +62,19 @@ pub struct DraftLength {
     tried: f64,
     asleep_passes: u32,
     sleep_passes: u32,
+    /// Measured: a pass over one token, a token of the draft, one more token in a pass.
+    single_s: Option<f64>,
+    draft_s: Option<f64>,
+    check_s: Option<f64>,
+}
+
+/// Follows a time downwards at once and upwards slowly: what disturbs a measurement only ever makes it longer.
+fn follow(estimate: &mut Option<f64>, seconds: f64) {
+    const RISE: f64 = 0.1;
+    *estimate = Some(match *estimate {
+        Some(old) if seconds > old => old + RISE * (seconds - old).min(old),
+        _ => seconds,
+    });
 }
 
 impl DraftLength {
@@ -55,16 +85,31 @@ impl DraftLength {
             return Err(EngineError::usage(format!("a draft of {tokens_min} to {tokens_max} tokens makes no sense"))
                 .hint(format!("at least 1 and at most {DRAFT_TOKENS_MAX} tokens, the least not above the most")));
         }
-        if !cost.is_finite() || cost < 0.0 {
-            return Err(EngineError::usage(format!("a draft's cost of {cost} makes no sense")));
+        if let DraftCost::Given { draft, check } = cost
+            && !(draft.is_finite() && check.is_finite() && draft >= 0.0 && check >= 0.0)
+        {
+            return Err(EngineError::usage(format!("a draft's cost of {draft} and {check} makes no sense")));
         }
-        let (accepted, tried) = (PRIOR_ACCEPTED, PRIOR_TRIED);
-        Ok(Self { options, accepted, tried, asleep_passes: 0, sleep_passes: SLEEP_PASSES_MIN })
+        Ok(Self {
+            options,
+            accepted: PRIOR_ACCEPTED,
+            tried: PRIOR_TRIED,
+            asleep_passes: 0,
+            sleep_passes: SLEEP_PASSES_MIN,
+            single_s: None,
+            draft_s: None,
+            check_s: None,
+        })
     }
 
     /// Tokens to propose in the next pass; 0 leaves the draft alone.
     pub fn choose(&mut self) -> usize {
-        let DraftOptions { tokens_min, tokens_max, .. } = self.options;
+        let DraftOptions { tokens_min, tokens_max, cost } = self.options;
+        if cost == DraftCost::Measured && self.check_s.is_none() {
+            // first a pass without the draft, to compare with, then a short one with it
+            let first = if self.single_s.is_none() { 0 } else { WOKEN_TOKENS_MAX };
+            return first.clamp(tokens_min, tokens_max);
+        }
         let woken = match self.asleep_passes {
             0 => false,
             1 => {
@@ -78,21 +123,24 @@ impl DraftLength {
                 return 0;
             }
         };
-        let (best, gain) = (tokens_min.max(1)..=tokens_max)
-            .map(|k| (k, self.gain(k)))
-            .fold((tokens_max, 0.0), |best, next| if next.1 > best.1 { next } else { best });
-        if gain > 1.0 || tokens_min > 0 {
-            if !woken {
-                self.sleep_passes = SLEEP_PASSES_MIN;
-            }
-            return best;
-        }
+        let (best, gain) = self.best();
         if woken {
-            return 1;
+            return best.min(WOKEN_TOKENS_MAX);
+        }
+        if gain > 1.0 || tokens_min > 0 {
+            return best;
         }
         self.asleep_passes = self.sleep_passes;
         self.sleep_passes = (2 * self.sleep_passes).min(SLEEP_PASSES_MAX);
         0
+    }
+
+    /// The number of proposals that pays best, and what it pays.
+    fn best(&self) -> (usize, f64) {
+        let DraftOptions { tokens_min, tokens_max, .. } = self.options;
+        (tokens_min.max(1)..=tokens_max)
+            .map(|k| (k, self.gain(k)))
+            .fold((tokens_max, 0.0), |best, next| if next.1 > best.1 { next } else { best })
     }
 
     /// Tokens per time with `k` proposals, over that without: each is accepted with the running ratio p, if those before
@@ -100,16 +148,39 @@ impl DraftLength {
     fn gain(&self, k: usize) -> f64 {
         let p = self.accepted / self.tried;
         let (tokens, _) = (0..=k).fold((0.0, 1.0), |(sum, power), _| (sum + power, power * p));
-        tokens / (1.0 + k as f64 * (self.options.cost + CHECK_COST))
+        tokens / (1.0 + k as f64 * self.cost())
     }
 
-    /// Takes in what became of `drafted` proposals, of which the first `accepted` were right.
-    pub fn learn(&mut self, drafted: usize, accepted: usize) {
+    /// One proposal and its check, in passes of the target over one token.
+    fn cost(&self) -> f64 {
+        match (self.options.cost, self.single_s) {
+            (DraftCost::Given { draft, check }, _) => draft + check,
+            (DraftCost::Measured, Some(single)) if single > 0.0 => {
+                (self.draft_s.unwrap_or(0.0) + self.check_s.unwrap_or(0.0)) / single
+            }
+            // nothing to compare with: a clock too coarse, or a least length from the first pass on
+            (DraftCost::Measured, _) => 0.0,
+        }
+    }
+
+    /// Takes in what became of `drafted` proposals, of which the first `accepted` were right, and the time that it took.
+    pub fn learn(&mut self, drafted: usize, accepted: usize, times: PassTimes) {
+        if let Some(seconds) = times.draft_token_s {
+            follow(&mut self.draft_s, seconds);
+        }
+        match (drafted, self.single_s) {
+            (0, _) => follow(&mut self.single_s, times.target_s),
+            (_, Some(single)) => follow(&mut self.check_s, (times.target_s - single).max(0.0) / drafted as f64),
+            (_, None) => {}
+        }
         if drafted > 0 {
             // what comes after the first wrong one was not tried
             let tried = drafted.min(accepted + 1);
             self.accepted = MEMORY * self.accepted + accepted as f64;
             self.tried = MEMORY * self.tried + tried as f64;
+            if accepted == drafted && self.best().1 > 1.0 {
+                self.sleep_passes = SLEEP_PASSES_MIN;
+            }
         }
     }
 }
@@ -118,15 +189,21 @@ impl DraftLength {
 mod tests {
     use super::*;
 
-    fn length(tokens_min: usize, tokens_max: usize, cost: f64) -> DraftLength {
-        DraftLength::new(DraftOptions { tokens_min, tokens_max, cost }).unwrap()
+    fn options(tokens_min: usize, tokens_max: usize, draft: f64) -> DraftOptions {
+        DraftOptions { tokens_min, tokens_max, cost: DraftCost::Given { draft, check: 0.3 } }
     }
+
+    fn length(tokens_min: usize, tokens_max: usize, draft: f64) -> DraftLength {
+        DraftLength::new(options(tokens_min, tokens_max, draft)).unwrap()
+    }
+
+    const NO_TIME: PassTimes = PassTimes { draft_token_s: None, target_s: 0.0 };
 
     /// Lengths of the next `passes` passes when each proposal is accepted or none is.
     fn lengths(length: &mut DraftLength, passes: usize, right: bool) -> Vec<usize> {
         let mut pass = || {
             let drafted = length.choose();
-            length.learn(drafted, if right { drafted } else { 0 });
+            length.learn(drafted, if right { drafted } else { 0 }, NO_TIME);
             drafted
         };
         (0..passes).map(|_| pass()).collect()
@@ -172,8 +249,34 @@ mod tests {
         for (min, max, cost) in
             [(0, 0, 0.1), (3, 2, 0.1), (0, DRAFT_TOKENS_MAX + 1, 0.1), (0, 4, f64::NAN), (0, 4, -1.0)]
         {
-            let options = DraftOptions { tokens_min: min, tokens_max: max, cost };
+            let options = options(min, max, cost);
             assert!(DraftLength::new(options).is_err(), "{options:?}");
         }
+    }
+
+    /// Lengths where the draft is always right, a pass takes 1 s, a token of the draft and one more in a pass these parts.
+    fn measured(draft_s: f64, check_s: f64) -> Vec<usize> {
+        let options = DraftOptions { tokens_min: 0, tokens_max: 8, cost: DraftCost::Measured };
+        let mut length = DraftLength::new(options).unwrap();
+        let mut pass = |i: usize| {
+            let drafted = length.choose();
+            // now and then something disturbs
+            let slow = if i % 7 == 6 { 20.0 } else { 1.0 };
+            let draft_token_s = (drafted > 0).then_some(slow * draft_s);
+            let target_s = slow * (1.0 + drafted as f64 * check_s);
+            length.learn(drafted, drafted, PassTimes { draft_token_s, target_s });
+            drafted
+        };
+        (0..60).map(&mut pass).collect()
+    }
+
+    #[test]
+    fn measured_costs_decide_whether_a_draft_that_is_always_right_is_asked() {
+        let cheap = measured(0.1, 0.1);
+        assert_eq!(cheap[0], 0, "the first pass is there to compare with: {cheap:?}");
+        assert!(cheap[40..].iter().all(|&k| k == 8), "{cheap:?}");
+        // 1 + 1 tokens for 1 + 0.4 + 0.85 passes: slower than without
+        let dear = measured(0.4, 0.85);
+        assert!(dear.iter().sum::<usize>() < 20 && dear[10..].iter().any(|&k| k > 0), "{dear:?}");
     }
 }

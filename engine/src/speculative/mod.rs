@@ -9,7 +9,7 @@
 mod draft_length;
 mod vocabulary;
 
-pub use draft_length::{DraftLength, DraftOptions};
+pub use draft_length::{DraftCost, DraftLength, DraftOptions, PassTimes};
 pub use vocabulary::{VocabularyDifference, compare_vocabularies};
 
 use crate::error::{EngineError, Result};
@@ -46,6 +46,15 @@ impl Acceptance {
     /// Accepted tokens of those proposed, 0 to 1; `None` when nothing was proposed.
     pub fn ratio(&self) -> Option<f64> {
         (self.drafted_tokens > 0).then(|| self.accepted_tokens as f64 / self.drafted_tokens as f64)
+    }
+
+    /// Adds another generation's counts.
+    pub fn add(&mut self, other: Self) {
+        self.drafted_tokens += other.drafted_tokens;
+        self.accepted_tokens += other.accepted_tokens;
+        self.decoded_tokens += other.decoded_tokens;
+        self.passes += other.passes;
+        self.passes_undrafted += other.passes_undrafted;
     }
 
     /// Tokens put out per pass of the target, 1 without a draft; `None` when there was no pass.
@@ -117,12 +126,15 @@ impl<'a> Speculation<'a> {
         let mut take = |out: &mut Generation, id| out.put(id, model.tokenizer().is_eog(id), options, on_token);
         let mut going = options.tokens_max > 0 && take(&mut out, greedy(logits));
         while going {
-            self.propose(base, prompt_ids, &out.ids, options.tokens_max - out.ids.len() - 1)?;
+            let most = options.tokens_max - out.ids.len() - 1;
+            let draft_token_s = self.propose(base, prompt_ids, &out.ids, most)?;
             let (before, drafted) = (out.ids.len(), self.batch.len() - 1);
+            let checking = Instant::now();
             let rows = match drafted {
                 0 => self.target.forward(&self.batch, Logits::Last)?,
                 _ => self.target.forward_exact(&self.batch)?,
             };
+            let times = PassTimes { draft_token_s, target_s: checking.elapsed().as_secs_f64() };
             let mut accepted = 0;
             for (i, row) in rows.chunks_exact(model.vocab()).enumerate() {
                 let id = greedy(row);
@@ -138,7 +150,7 @@ impl<'a> Speculation<'a> {
             acceptance.drafted_tokens += drafted as u64;
             acceptance.accepted_tokens += accepted as u64;
             acceptance.decoded_tokens += (out.ids.len() - before) as u64;
-            self.length.learn(drafted, accepted);
+            self.length.learn(drafted, accepted, times);
             // all but the last token are in the cache; what was rejected is forgotten
             let depth = base + prompt_ids.len() + out.ids.len() - 1;
             self.target.truncate(depth);
@@ -148,8 +160,9 @@ impl<'a> Speculation<'a> {
         Ok((out, acceptance))
     }
 
-    /// Fills the batch: the last of `ids`, and what the draft makes of it, at most `most` tokens.
-    fn propose(&mut self, base: usize, prompt_ids: &[u32], ids: &[u32], most: usize) -> Result<()> {
+    /// Fills the batch: the last of `ids`, and what the draft makes of it, at most `most` tokens. Returns the seconds that
+    /// a proposal took, without what had to be read first after a sleep.
+    fn propose(&mut self, base: usize, prompt_ids: &[u32], ids: &[u32], most: usize) -> Result<Option<f64>> {
         self.batch.clear();
         self.batch.extend(ids.last());
         let length = if most == 0 { 0 } else { self.length.choose() };
@@ -158,18 +171,19 @@ impl<'a> Speculation<'a> {
         let room = (self.draft.context_tokens() + 1).saturating_sub(base + prompt_ids.len() + ids.len());
         let length = length.min(most).min(room);
         if length == 0 {
-            return Ok(());
+            return Ok(None);
         }
         self.news.clear();
         self.news.extend_from_slice(&ids[held.saturating_sub(prompt_ids.len())..]);
         let unread = &prompt_ids[held.min(prompt_ids.len())..];
         if unread.iter().chain(&self.news).any(|&id| id as usize >= self.vocab) {
             // a token that pads the target's embedding and that the draft cannot read
-            return Ok(());
+            return Ok(None);
         }
         if !unread.is_empty() {
             self.draft.forward(unread, Logits::None)?;
         }
+        let mut begun = Instant::now();
         let exactly = self.news.len() <= NEWS_EXACT_MAX;
         let rows = if exactly {
             self.draft.forward_exact(&self.news)?
@@ -179,11 +193,15 @@ impl<'a> Speculation<'a> {
         let last = &rows[rows.len() - self.draft_vocab..];
         let mut id = greedy(&last[..self.vocab]);
         self.batch.push(id);
+        let mut timed = length;
+        if !exactly {
+            (begun, timed) = (Instant::now(), length - 1);
+        }
         for _ in 1..length {
             id = greedy(&self.draft.forward(&[id], Logits::Last)?[..self.vocab]);
             self.batch.push(id);
         }
-        Ok(())
+        Ok((timed > 0).then(|| begun.elapsed().as_secs_f64() / timed as f64))
     }
 }
 

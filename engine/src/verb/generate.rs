@@ -1,16 +1,20 @@
 //! `farmhand generate`: text on stdout as it comes, timings on stderr.
 
 use super::args::{Args, Flag, Verb};
+use super::draft::{Draft, DraftReport, describe};
+use super::json;
 use super::profile::{self, Profiling};
 use super::setup;
 use crate::error::{EngineError, Result};
 use crate::generate::{Continue, GenerateOptions, Generation, generate};
 use crate::kv_cache::{CacheOptions, KvPolicy};
-use crate::model::Session;
+use crate::model::{Model, Session};
 use crate::proof::{self, Facts};
 use crate::protocol::{EngineConfig, KvType};
 use crate::sampler::Sampler;
+use crate::speculative::Speculation;
 use crate::tokenizer::StreamDecoder;
+use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
 
@@ -60,6 +64,22 @@ pub const VERB: Verb = Verb {
         Flag { names: &["--proof"], value: None, help: "hash the model too, about a second a gigabyte" },
         profile::PROFILE,
         profile::ROOFLINE,
+        Flag {
+            names: &["--draft-model"],
+            value: Some("FILE"),
+            help: "smaller model of the same vocabulary, for speed",
+        },
+        Flag { names: &["--draft-max"], value: Some("N"), help: "tokens that the draft proposes at most (8)" },
+        Flag {
+            names: &["--draft-min"],
+            value: Some("N"),
+            help: "and at least; 0 leaves it alone while it does not pay (0)",
+        },
+        Flag {
+            names: &["--json"],
+            value: None,
+            help: "tokens, text and timings as JSON on stdout, when all are there",
+        },
     ],
     run,
 };
@@ -81,6 +101,11 @@ fn run(args: &Args) -> Result<u8> {
     let profiling = Profiling::from_args(args)?;
 
     let model = setup::open(path, &config)?;
+    let draft = Draft::from_args(args, &model, &config)?;
+    if draft.is_some() && !sampler.is_greedy() {
+        return Err(EngineError::usage("`--draft-model` needs greedy sampling, but `--temp` is above 0")
+            .hint("leave out `--temp`, or the draft"));
+    }
     let ids = model.tokenizer().encode(&prompt, true, special);
     let needed = ids.len().saturating_add(options.tokens_max);
     let wanted = if cache.policy == KvPolicy::Full { needed.max(CONTEXT_TOKENS) } else { CONTEXT_TOKENS };
@@ -92,36 +117,128 @@ fn run(args: &Args) -> Result<u8> {
         eprintln!("{line}");
     }
 
-    let mut decoder = StreamDecoder::new(model.tokenizer());
-    let mut stdout = std::io::stdout().lock();
-    let mut failed = None;
-    let mut emit = |text: &str| match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => Continue::Yes,
-        Err(e) => {
-            failed = Some(e);
-            Continue::No
+    let mut text = Text::new(&model, special, args.has("--json"));
+    profiling.start(&mut session);
+    let (generation, acceptance) = match &draft {
+        None => (generate(&mut session, &ids, options, &mut sampler, &mut |id, _| text.take(id))?, None),
+        Some(draft) => {
+            let mut draft_session = draft.session(&config)?;
+            let mut speculation = Speculation::new(&mut session, &mut draft_session, draft.options)?;
+            let (generation, acceptance) = speculation.generate(&ids, options, &mut |id, _| text.take(id))?;
+            (generation, Some(acceptance))
         }
     };
-    profiling.start(&mut session);
-    let generation = generate(&mut session, &ids, options, &mut sampler, &mut |id, _| {
-        if model.tokenizer().is_eog(id) && !special { Continue::Yes } else { emit(&decoder.push(id)) }
-    })?;
     profiling.keep(&mut session, args.require("--model")?);
-    emit(&decoder.finish());
-    emit("\n");
-    match failed {
+    let text = match text.finish() {
         // the reader has seen enough
-        Some(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(0),
-        Some(e) => return Err(EngineError::io("cannot write to stdout", &e)),
-        None => {}
-    }
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(0),
+        Err(e) => return Err(EngineError::io("cannot write to stdout", &e)),
+        Ok(text) => text,
+    };
     if !generation.logits_finite {
         return Err(EngineError::model("logits are not finite numbers").at(path.display().to_string()));
     }
+    if args.has("--json") {
+        let draft = draft.zip(acceptance).map(|(draft, acceptance)| DraftReport::new(&draft, acceptance));
+        json::print(&answer(&session, &ids, &generation, text, draft), true)?;
+        return Ok(0);
+    }
     eprintln!("{}", timings(&session, ids.len(), &generation));
+    if let Some(acceptance) = acceptance {
+        eprintln!("{}", describe(&acceptance));
+    }
     drop(session);
     profiling.finish()?;
     Ok(0)
+}
+
+/// Text as tokens make it: at once on stdout, or kept for the end.
+struct Text<'m> {
+    model: &'m Model,
+    decoder: StreamDecoder<'m>,
+    special: bool,
+    kept: Option<String>,
+    failed: Option<std::io::Error>,
+}
+
+impl<'m> Text<'m> {
+    fn new(model: &'m Model, special: bool, keep: bool) -> Self {
+        let kept = keep.then(String::new);
+        Self { model, decoder: StreamDecoder::new(model.tokenizer()), special, kept, failed: None }
+    }
+
+    fn take(&mut self, id: u32) -> Continue {
+        if self.model.tokenizer().is_eog(id) && !self.special {
+            return Continue::Yes;
+        }
+        let text = self.decoder.push(id);
+        self.put(&text)
+    }
+
+    fn put(&mut self, text: &str) -> Continue {
+        if let Some(kept) = &mut self.kept {
+            kept.push_str(text);
+            return Continue::Yes;
+        }
+        let mut stdout = std::io::stdout().lock();
+        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+            Ok(()) => Continue::Yes,
+            Err(e) => {
+                self.failed = Some(e);
+                Continue::No
+            }
+        }
+    }
+
+    /// The text that was kept; empty when it went to stdout.
+    fn finish(mut self) -> std::io::Result<String> {
+        let rest = self.decoder.finish();
+        self.put(&rest);
+        if self.kept.is_none() {
+            self.put("\n");
+        }
+        self.failed.map_or_else(|| Ok(self.kept.unwrap_or_default()), Err)
+    }
+}
+
+/// The whole answer, for scripts.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Answer {
+    text: String,
+    ids: Vec<u32>,
+    first_eog_index: Option<usize>,
+    prompt_tokens: usize,
+    prefill_ms: f64,
+    decode_tps: Option<f64>,
+    isa: &'static str,
+    threads: u32,
+    kv_bytes: u64,
+    scratch_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft: Option<DraftReport>,
+}
+
+fn answer(
+    session: &Session,
+    prompt_ids: &[u32],
+    generation: &Generation,
+    text: String,
+    draft: Option<DraftReport>,
+) -> Answer {
+    Answer {
+        text,
+        ids: generation.ids.clone(),
+        first_eog_index: generation.first_eog_index,
+        prompt_tokens: prompt_ids.len(),
+        prefill_ms: generation.prefill.as_secs_f64() * 1e3,
+        decode_tps: generation.decode_tps(),
+        isa: session.isa().name(),
+        threads: session.threads_effective(),
+        kv_bytes: session.kv_bytes(),
+        scratch_bytes: session.scratch_bytes(),
+        draft,
+    }
 }
 
 fn read_prompt(given: &str) -> Result<String> {

@@ -3,6 +3,7 @@
 pub mod args;
 
 mod bench;
+mod draft;
 mod exec;
 mod generate;
 mod hash;

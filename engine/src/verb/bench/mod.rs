@@ -14,9 +14,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+mod draft;
 mod memory;
 mod print;
 
+use super::draft::Draft;
 use memory::MemoryFigures;
 use print::{Format, Printer, Row, utc_now};
 
@@ -59,6 +61,17 @@ pub const VERB: Verb = Verb {
             names: &["--paced"],
             value: None,
             help: "a repetition for each line on stdin, its nanoseconds on stdout: for turns with another engine",
+        },
+        Flag {
+            names: &["--draft-model"],
+            value: Some("FILE"),
+            help: "also decode with this draft model (a row of its own, after a built-in prompt)",
+        },
+        Flag { names: &["--draft-max"], value: Some("N"), help: "tokens that the draft proposes at most (8)" },
+        Flag {
+            names: &["--draft-min"],
+            value: Some("N"),
+            help: "and at least; 0 leaves it alone while it does not pay (0)",
         },
         Flag { names: &["--no-warmup"], value: None, help: "no unmeasured repetition before each test" },
         profile::PROFILE,
@@ -105,10 +118,14 @@ fn run(args: &Args) -> Result<u8> {
     let mut printer = Printer::new(request.format);
     for path in args.all("--model") {
         let model = setup::open(Path::new(path), &request.config)?;
+        let draft = Draft::from_args(args, &model, &request.config)?;
         let hashes = request.hash_model.then(|| proof::hash_model(&model));
         let subject = Subject { path, model, hashes };
         for test in request.tests() {
             printer.print(measure(&subject, &request, test)?);
+            if let Some(draft) = draft.as_ref().filter(|_| test.decode > 0) {
+                printer.print(draft::measure(&subject, draft, &request, test)?);
+            }
         }
     }
     printer.finish();
@@ -186,7 +203,7 @@ struct Subject<'a> {
 
 fn measure(subject: &Subject<'_>, request: &Request, test: Test) -> Result<Row> {
     let Test { threads, key_type, value_type, depth, prompt, decode } = test;
-    let Subject { path, model, hashes } = subject;
+    let Subject { path, model, .. } = subject;
     // freed buffers of the test before must not show in this one's memory
     give_back_freed();
     let context_tokens = depth
@@ -225,8 +242,21 @@ fn measure(subject: &Subject<'_>, request: &Request, test: Test) -> Result<Row> 
     if !session.logits_finite() {
         return Err(EngineError::model("logits are not finite numbers").at((*path).to_owned()));
     }
-    let memory = MemoryFigures::of_session(&session, &config);
-    let mut proof = Facts::of_session(&session, &config).prove(hashes.clone(), "none")?;
+    row(&session, &config, subject, test, Measured { test_time, samples_ns, faults_before })
+}
+
+/// What was measured, when it began, and which workers were elsewhere then.
+struct Measured {
+    test_time: String,
+    samples_ns: Vec<u64>,
+    faults_before: Vec<String>,
+}
+
+fn row(session: &Session, config: &EngineConfig, subject: &Subject<'_>, test: Test, measured: Measured) -> Result<Row> {
+    let Subject { path, model, hashes } = subject;
+    let Test { key_type, value_type, depth, prompt, decode, .. } = test;
+    let Measured { test_time, samples_ns, faults_before } = measured;
+    let mut proof = Facts::of_session(session, config).prove(hashes.clone(), "none")?;
     if proof.affinity_faults.is_empty() {
         // back in place does not undo that it was elsewhere
         proof.affinity_faults = faults_before;
@@ -262,8 +292,9 @@ fn measure(subject: &Subject<'_>, request: &Request, test: Test) -> Result<Row> 
         samples_ns,
         samples_ts,
         invalid: (!proof.affinity_faults.is_empty()).then_some(ReasonCode::AffinityDiffers).into_iter().collect(),
-        memory,
+        memory: MemoryFigures::of_session(session, config),
         proof,
+        draft: None,
     })
 }
 

@@ -3,6 +3,7 @@
 use super::memory::MemoryFigures;
 use crate::proof;
 use crate::protocol::{ReasonCode, SelfProof};
+use crate::verb::draft::DraftReport;
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -48,12 +49,16 @@ pub struct Row {
     pub memory: MemoryFigures,
     /// What the engine proves about itself: the object that a run's journal has.
     pub proof: SelfProof,
+    /// What a draft model was worth; llama-bench has no such field, so it is absent without one and in CSV.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft: Option<DraftReport>,
 }
 
 impl Row {
-    /// `pp512`, `tg128 @ d4096`.
+    /// `pp512`, `tg128 @ d4096`, `tg128 + draft`.
     fn test(&self) -> String {
-        super::test_name(self.n_prompt, self.n_gen, self.n_depth)
+        let test = super::test_name(self.n_prompt, self.n_gen, self.n_depth);
+        if self.draft.is_some() { format!("{test} + draft") } else { test }
     }
 
     fn invalid(&self) -> String {
@@ -262,6 +267,7 @@ mod tests {
             invalid: vec![ReasonCode::AffinityDiffers, ReasonCode::NotFinite],
             memory: MemoryFigures::new(&HeldMemory::default(), ""),
             proof: SelfProof::default(),
+            draft: None,
         };
         let value = serde_json::to_value(&row).unwrap();
         let mut columns: Vec<&str> =

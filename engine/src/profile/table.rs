@@ -35,6 +35,9 @@ pub struct Row {
     pub share: f64,
     /// Time from begin to end of all calls, milliseconds; `None` for waiting.
     pub wall_ms: Option<f64>,
+    /// Half of the calls took longer, microseconds: where another process took the core now and then, nearer the truth
+    /// than the mean. Of the calls that were kept one by one; `None` for waiting and where none was kept.
+    pub median_us: Option<f64>,
     /// Bytes read and written.
     pub bytes: u64,
     /// 10^9 bytes a second of `wall_ms`.
@@ -59,7 +62,11 @@ pub fn rows(profile: &Profile, phase: Phase, ceilings: Option<&Ceilings>) -> Vec
     if thread_ns == 0.0 {
         return Vec::new();
     }
-    let mut out: Vec<Row> = called().map(|(o, total)| row(o.name(), total, thread_ns, ceilings)).collect();
+    let of = |(operator, total): (Operator, &Total)| {
+        let median_us = median_us(profile, phase, operator);
+        Row { median_us, ..row(operator.name(), total, thread_ns, ceilings) }
+    };
+    let mut out: Vec<Row> = called().map(of).collect();
     let mut wait = |name, of: fn(&Total) -> u64| {
         let share = called().map(|(_, t)| of(t)).sum::<u64>() as f64 / thread_ns;
         let none = Row { share, calls: None, wall_ms: None, ..row(name, &Total::default(), 1.0, None) };
@@ -70,6 +77,13 @@ pub fn rows(profile: &Profile, phase: Phase, ceilings: Option<&Ceilings>) -> Vec
         wait(ALONE, |t| t.alone_ns);
     }
     out
+}
+
+fn median_us(profile: &Profile, phase: Phase, operator: Operator) -> Option<f64> {
+    let of = profile.operators.iter().filter(|s| s.phase == phase && s.operator == operator);
+    let mut durations_ns: Vec<u64> = of.map(|s| s.duration_ns).collect();
+    durations_ns.sort_unstable();
+    durations_ns.get(durations_ns.len() / 2).map(|ns| *ns as f64 / 1e3)
 }
 
 fn row(name: &'static str, total: &Total, thread_ns: f64, ceilings: Option<&Ceilings>) -> Row {
@@ -85,6 +99,7 @@ fn row(name: &'static str, total: &Total, thread_ns: f64, ceilings: Option<&Ceil
         calls: Some(total.calls),
         share: total.busy_ns as f64 / thread_ns,
         wall_ms: Some(wall_ns / 1e6),
+        median_us: None,
         bytes: total.cost.bytes(),
         gb_per_s: rate(total.cost.bytes()),
         gop_per_s: rate(total.cost.operations()),
@@ -114,14 +129,16 @@ pub fn table(name: &str, profile: &Profile, ceilings: Option<&Ceilings>) -> Stri
         let _ = writeln!(
             out,
             "{name}, {}: {passes} passes, {tokens} tokens, {threads} threads, {wall_ms:.1} ms in operators\n\n\
-             | operator | calls | share of time | wall (ms) | bytes (MB) | GB/s | GOP/s | of roofline |\n\
-             | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+             | operator | calls | share of time | wall (ms) | median call (us) | bytes (MB) | GB/s | GOP/s | of roofline |\n\
+             | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
             phase.name()
         );
         for row in &rows {
             let _ = writeln!(out, "{}", line(row));
         }
         let _ = writeln!(out, "{}\n", line(&sum(&rows, wall_ms)));
+        let busy = profile.worker_busy_ns(phase).map(|ns| format!("{:.1} %", ns as f64 / wall_ms / 1e4));
+        let _ = writeln!(out, "at work, by worker: {}\n", busy.collect::<Vec<_>>().join(", "));
     }
     if profile.dropped_events > 0 {
         let _ = writeln!(out, "{} events dropped from the trace; the table has them all\n", profile.dropped_events);
@@ -146,6 +163,7 @@ fn sum(rows: &[Row], wall_ms: f64) -> Row {
         calls: None,
         share: rows.iter().map(|r| r.share).sum(),
         wall_ms: Some(wall_ms),
+        median_us: None,
         bytes,
         gb_per_s: per_wall(|r| r.gb_per_s),
         gop_per_s: per_wall(|r| r.gop_per_s),
@@ -156,7 +174,7 @@ fn sum(rows: &[Row], wall_ms: f64) -> Row {
 fn line(row: &Row) -> String {
     let calls = row.calls.map_or(String::new(), |n| n.to_string());
     let share = format!("{:.1} %", 100.0 * row.share);
-    let Some(wall_ms) = row.wall_ms else { return format!("| {} | {calls} | {share} | | | | | |", row.name) };
+    let Some(wall_ms) = row.wall_ms else { return format!("| {} | {calls} | {share} | | | | | | |", row.name) };
     let roofline = row.of_roofline.map_or(String::new(), |(part, bound)| {
         let bound = match bound {
             Bound::Memory => "memory",
@@ -164,9 +182,10 @@ fn line(row: &Row) -> String {
         };
         format!("{part:.2} {bound}")
     });
+    let median_us = row.median_us.map_or(String::new(), |us| format!("{us:.1}"));
     let gop_per_s = if row.gop_per_s > 0.0 { format!("{:.1}", row.gop_per_s) } else { String::new() };
     format!(
-        "| {} | {calls} | {share} | {wall_ms:.2} | {:.2} | {:.2} | {gop_per_s} | {roofline} |",
+        "| {} | {calls} | {share} | {wall_ms:.2} | {median_us} | {:.2} | {:.2} | {gop_per_s} | {roofline} |",
         row.name,
         row.bytes as f64 / 1e6,
         row.gb_per_s

@@ -33,6 +33,9 @@ fn all_time_of_all_threads_is_booked_as_work_or_as_a_kind_of_waiting() {
             assert_eq!((total.calls, total.cost), (1, cost(1000)));
         }
         assert_eq!(profile.total(phase, Operator::Down).calls, 0);
+        let busy_ns = [Operator::Qkv, Operator::Head].map(|o| profile.total(phase, o).busy_ns).iter().sum::<u64>();
+        assert_eq!(profile.worker_busy_ns(phase).sum::<u64>(), busy_ns);
+        assert_eq!(profile.worker_busy_ns(phase).last(), Some(0));
     }
     assert_eq!((profile.passes(Phase::Prefill), profile.passes(Phase::Decode)), ((1, 7), (1, 1)));
 }
@@ -90,6 +93,8 @@ fn the_roofline_part_is_the_time_that_the_nearer_ceiling_allows() {
     let qkv = |ceilings| rows(&profile, Phase::Decode, Some(&ceilings))[0].clone();
     let row = qkv(ceilings);
     assert_eq!((row.name, row.bytes, row.gb_per_s), ("qkv", 1023, 1.0));
+    let call = profile.operators.iter().find(|s| s.phase == Phase::Decode && s.operator == Operator::Qkv).unwrap();
+    assert_eq!(row.median_us, Some(call.duration_ns as f64 / 1e3));
     assert!((row.of_roofline.unwrap().0 - 0.1).abs() < 1e-12, "{row:?}");
     ceilings.int8_gop_per_s = 6.0;
     assert!((qkv(ceilings).of_roofline.unwrap().0 - 150.0 / 1023.0).abs() < 1e-12);

@@ -15,8 +15,10 @@ use crate::kv_cache::{LayerCache, Place, Span};
 use crate::pool::{Pool, SharedSlice};
 use std::ops::Range;
 
-/// Rows (tokens x heads of a group) that share one widened tile; a multiple of the 6 rows of a product's block.
-const BLOCK_ROWS: usize = 48;
+/// Rows (tokens x heads of a group) that share one widened tile, at most: their buffers stay in the second-level cache.
+const BLOCK_ROWS: usize = 96;
+/// Rows that a product takes at once.
+const PRODUCT_ROWS: usize = 6;
 /// Most parts into which one token's attention is split.
 const PARTS_MAX: usize = 16;
 /// Tiles below which splitting further does not pay.
@@ -77,8 +79,11 @@ impl AttentionScratch {
     }
 }
 
+/// Tokens of a block: such that no product is left with a few rows, where that can be had.
 fn block_tokens(group: usize) -> usize {
-    (BLOCK_ROWS / group).max(1)
+    let even = (1..PRODUCT_ROWS).find(|tokens| (tokens * group).is_multiple_of(PRODUCT_ROWS)).unwrap_or(PRODUCT_ROWS);
+    let tokens = BLOCK_ROWS / group;
+    if tokens < even { tokens.max(1) } else { tokens / even * even }
 }
 
 /// Splits a worker's scratch into named pieces.

@@ -183,3 +183,13 @@ fn a_cache_that_forgets_follows_the_masked_definition() {
         assert!(bytes_max <= (positions_max * 2 * 2 * 32 * 2) as u64, "{policy:?}: {bytes_max} bytes");
     }
 }
+
+#[test]
+fn blocks_fill_whole_products_within_their_rows() {
+    for group in 1..=40 {
+        let rows = block_tokens(group) * group;
+        assert!(rows <= BLOCK_ROWS, "{rows} rows for a group of {group}");
+        assert!(rows.is_multiple_of(PRODUCT_ROWS) || group > 16, "{rows} rows for a group of {group}");
+    }
+    assert_eq!([1, 3, 4, 7, 97].map(block_tokens), [96, 32, 24, 12, 1]);
+}

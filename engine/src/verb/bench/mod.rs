@@ -160,22 +160,8 @@ fn measure(
     let config = EngineConfig { threads, context_tokens, ..request.config.clone() };
     let mut session = setup::session(model, &config)?;
     let faults_before = session.affinity_faults();
-    let mut ids = Ids { random: SplitMix64::new(1), vocab: model.vocab() as u64 };
     let test_time = utc_now();
-
-    if request.warm_up {
-        session.forward(&ids.take(prompt.clamp(1, BATCH_TOKENS_MAX as u32)), Logits::Last)?;
-    }
-    session.clear();
-    if depth > 0 {
-        session.forward(&ids.take(depth), Logits::None)?;
-    }
-    let samples_ns = (0..request.repetitions)
-        .map(|_| {
-            session.truncate(depth as usize);
-            time_once(&mut session, &ids.take(prompt.max(decode)), prompt > 0)
-        })
-        .collect::<Result<Vec<u64>>>()?;
+    let samples_ns = repeat(&mut session, request, depth, prompt, decode)?;
     if !session.logits_finite() {
         return Err(EngineError::model("logits are not finite numbers").at((*path).to_owned()));
     }
@@ -219,6 +205,24 @@ fn measure(
         memory,
         proof,
     })
+}
+
+/// Nanoseconds of each repetition; a repetition that is not counted comes first.
+fn repeat(session: &mut Session, request: &Request, depth: u32, prompt: u32, decode: u32) -> Result<Vec<u64>> {
+    let mut ids = Ids { random: SplitMix64::new(1), vocab: session.model().vocab() as u64 };
+    if request.warm_up {
+        session.forward(&ids.take(prompt.clamp(1, BATCH_TOKENS_MAX as u32)), Logits::Last)?;
+    }
+    session.clear();
+    if depth > 0 {
+        session.forward(&ids.take(depth), Logits::None)?;
+    }
+    (0..request.repetitions)
+        .map(|_| {
+            session.truncate(depth as usize);
+            time_once(session, &ids.take(prompt.max(decode)), prompt > 0)
+        })
+        .collect()
 }
 
 /// Nanoseconds that `tokens` take, at once or one by one; at least 1, so that speeds are finite.

@@ -48,6 +48,25 @@ pub fn sha256_file_while(path: &Path, go_on: &mut dyn FnMut(u64) -> bool) -> Res
     Ok(Some(hex(&digest.finalize())))
 }
 
+/// sha256 of what an opened file holds, wherever it has been read to.
+pub fn sha256_opened(file: &File) -> std::io::Result<String> {
+    use std::os::unix::fs::FileExt;
+    let mut digest = Sha256::new();
+    let mut buffer = vec![0u8; 1 << 20];
+    let mut at = 0u64;
+    loop {
+        match file.read_at(&mut buffer, at) {
+            Ok(0) => return Ok(hex(&digest.finalize())),
+            Ok(n) => {
+                digest.update(&buffer[..n]);
+                at += n as u64;
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {

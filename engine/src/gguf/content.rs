@@ -2,7 +2,7 @@
 
 use super::{LoadMode, in_file, split_set};
 use crate::error::{EngineError, Result};
-use crate::hash::sha256_hex;
+use crate::hash::{sha256_hex, sha256_opened};
 use crate::memory::{self, Region, in_blocks};
 use memmap2::Mmap;
 use std::collections::HashMap;
@@ -41,7 +41,8 @@ pub(super) struct Content {
 }
 
 enum Held {
-    Mapped(Mmap),
+    /// With the descriptor that it was mapped from.
+    Mapped(Mmap, File),
     Read(Region),
     /// From the start in memory, or nothing.
     Given(Vec<u8>),
@@ -69,7 +70,7 @@ impl Content {
             _ if about.len() == 0 => Held::Given(Vec::new()),
             // SAFETY: the map is read-only. A file that another process shortens while it is mapped ends this process
             // with SIGBUS; models are opened from content-addressed stores, whose files never change.
-            LoadMode::Map => Held::Mapped(unsafe { Mmap::map(&file) }.map_err(|e| fault(&e))?),
+            LoadMode::Map => Held::Mapped(unsafe { Mmap::map(&file) }.map_err(|e| fault(&e))?, file),
             LoadMode::Read => Held::Read(read(&file, about.len()).map_err(|e| fault(&e))?),
         };
         Ok(Self { held, opened, may_ask: may_ask(path, &about) })
@@ -82,14 +83,14 @@ impl Content {
 
     pub fn bytes(&self) -> &[u8] {
         match &self.held {
-            Held::Mapped(map) => map,
+            Held::Mapped(map, _) => map,
             Held::Read(region) => region,
             Held::Given(bytes) => bytes,
         }
     }
 
     pub fn is_mapped(&self) -> bool {
-        matches!(self.held, Held::Mapped(_))
+        matches!(self.held, Held::Mapped(..))
     }
 
     /// Bytes of a mapped file in the page cache. The kernel answers "all of it" for files that this process neither owns
@@ -111,7 +112,11 @@ impl Content {
             return sha256.clone();
         }
         // the lock is not held meanwhile: at worst two threads hash the same file
-        let sha256 = sha256_hex(self.bytes());
+        let sha256 = match &self.held {
+            // by reading: through the map, pages that were let go would come back
+            Held::Mapped(map, file) => sha256_opened(file).unwrap_or_else(|_| sha256_hex(map)),
+            _ => sha256_hex(self.bytes()),
+        };
         known().insert(opened, sha256.clone());
         sha256
     }

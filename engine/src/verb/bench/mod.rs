@@ -213,31 +213,8 @@ fn measure(subject: &Subject<'_>, request: &Request, test: Test) -> Result<Row> 
     let cache = CacheOptions { key_type, value_type, ..CacheOptions::default() };
     let mut session = setup::session(model, &config, &cache)?;
     let faults_before = session.affinity_faults();
-    let mut ids = Ids { random: SplitMix64::new(1), vocab: model.vocab() as u64 };
     let test_time = utc_now();
-
-    if request.warm_up {
-        session.forward(&ids.take(prompt.clamp(1, BATCH_TOKENS_MAX as u32)), Logits::Last)?;
-    }
-    session.clear();
-    let before = ids.take(depth);
-    if depth > 0 {
-        session.forward(&before, Logits::None)?;
-    }
-    request.profiling.start(&mut session);
-    let mut once = || {
-        // a window may not reach back
-        if session.truncate(before.len()) < before.len() {
-            session.clear();
-            session.forward(&before, Logits::None)?;
-        }
-        time_once(&mut session, &ids.take(prompt.max(decode)), prompt > 0)
-    };
-    let samples_ns = if request.paced {
-        at_the_callers_pace(&mut once)?
-    } else {
-        (0..request.repetitions).map(|_| once()).collect::<Result<Vec<u64>>>()?
-    };
+    let samples_ns = repeat(&mut session, request, test)?;
     request.profiling.keep(&mut session, &format!("{path} {}", test_name(prompt, decode, depth)));
     if !session.logits_finite() {
         return Err(EngineError::model("logits are not finite numbers").at((*path).to_owned()));
@@ -296,6 +273,33 @@ fn row(session: &Session, config: &EngineConfig, subject: &Subject<'_>, test: Te
         proof,
         draft: None,
     })
+}
+
+/// Nanoseconds of each repetition; a repetition that is not counted comes first.
+fn repeat(session: &mut Session, request: &Request, test: Test) -> Result<Vec<u64>> {
+    let Test { depth, prompt, decode, .. } = test;
+    let mut ids = Ids { random: SplitMix64::new(1), vocab: session.model().vocab() as u64 };
+    if request.warm_up {
+        session.forward(&ids.take(prompt.clamp(1, BATCH_TOKENS_MAX as u32)), Logits::Last)?;
+    }
+    session.clear();
+    let before = ids.take(depth);
+    if depth > 0 {
+        session.forward(&before, Logits::None)?;
+    }
+    request.profiling.start(session);
+    let mut once = || {
+        // a window may not reach back
+        if session.truncate(before.len()) < before.len() {
+            session.clear();
+            session.forward(&before, Logits::None)?;
+        }
+        time_once(session, &ids.take(prompt.max(decode)), prompt > 0)
+    };
+    if request.paced {
+        return at_the_callers_pace(&mut once);
+    }
+    (0..request.repetitions).map(|_| once()).collect()
 }
 
 /// A repetition for every line on stdin, until it ends.

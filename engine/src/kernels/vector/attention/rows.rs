@@ -170,11 +170,17 @@ impl<'a> Queries<'a> {
     pub(super) fn dot_coded(self, g: usize, keys: CachedRows<'_>, p: usize) -> f32 {
         let mut sum = 0.0;
         for (b, (block, codes)) in keys.blocks(p).zip(self.codes(g).chunks_exact(BLOCK)).enumerate() {
-            let key_code = |d: usize| match keys.kv_type {
-                KvType::Q4_0 => i32::from(block[2 + d % 16] >> (d / 16 * 4) & 15) - 8,
-                _ => i32::from(block[2 + d] as i8),
+            let key = &block[2..];
+            let products: i32 = match keys.kv_type {
+                KvType::Q4_0 => {
+                    let (low, high) = codes.split_at(BLOCK / 2);
+                    let low = low.iter().zip(key).map(|(q, k)| i32::from(*q) * i32::from(k & 15));
+                    let high = high.iter().zip(key).map(|(q, k)| i32::from(*q) * i32::from(k >> 4));
+                    // codes are 8 steps larger than what they stand for
+                    low.sum::<i32>() + high.sum::<i32>() - 8 * self.sums(g)[b]
+                }
+                _ => codes.iter().zip(key).map(|(q, k)| i32::from(*q) * i32::from(*k as i8)).sum(),
             };
-            let products: i32 = codes.iter().enumerate().map(|(d, q)| i32::from(*q) * key_code(d)).sum();
             let scale = f16::from_le_bytes([block[0], block[1]]).to_f32();
             sum += scale * self.scales(g)[b] * products as f32;
         }

@@ -14,7 +14,7 @@ mod matrix;
 mod rounding;
 mod vector;
 
-pub(super) use rounding::{largest_of_32, narrow, round_32, through_half};
+pub(super) use rounding::{largest_of_32, narrow, round_32, through_half, widen};
 
 use super::activations::GROUP;
 use super::{Activations, Isa, SharedOut, WeightRows};
@@ -132,9 +132,7 @@ impl Strip<'_> {
             let mut lanes = [0.0; STRIP];
             // SAFETY: there is room for four.
             unsafe { vst1q_f32(lanes.as_mut_ptr(), four) };
-            for (r, product) in lanes.iter().take(self.count).enumerate() {
-                out.put(n + c, self.first + r, *product);
-            }
+            out.put_row(n + c, self.first, &lanes[..self.count]);
         }
     }
 }

@@ -41,6 +41,7 @@ pub enum Isa {
 impl Isa {
     /// All that this processor has, the best last.
     pub fn available() -> Vec<Self> {
+        #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_mut))]
         let mut found = vec![Self::Scalar];
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
@@ -158,6 +159,7 @@ impl SharedOut {
     }
 
     /// Several columns from `column` on.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[inline(always)]
     fn put_row(self, n: usize, column: usize, values: &[f32]) {
         let at = n * self.stride + column;
@@ -197,12 +199,13 @@ pub const STRIP_ROWS: usize = 8;
 /// Bytes of `rows` rows of `cols` elements in [`Layout::Strips`], the last strip filled up with zeros; `None` where the
 /// instruction set or the type has no such form.
 pub fn strips_bytes(isa: Isa, tensor_type: TensorType, cols: usize, rows: usize) -> Option<usize> {
-    let block = match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::strip_block_bytes(tensor_type)?,
-        _ => return None,
-    };
-    Some(rows.div_ceil(STRIP_ROWS) * (cols / tensor_type.block_elements()) * block)
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx2 {
+        let block = avx2::strip_block_bytes(tensor_type)?;
+        return Some(rows.div_ceil(STRIP_ROWS) * (cols / tensor_type.block_elements()) * block);
+    }
+    let _ = (isa, tensor_type, cols, rows);
+    None
 }
 
 /// Puts rows that begin at a strip in [`Layout::Strips`] into `out`, which has the [`strips_bytes`] of as many rows.

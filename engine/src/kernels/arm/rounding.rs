@@ -36,18 +36,29 @@ pub(in crate::kernels) fn round_32(x: &[f32], inverse: f32, codes: &mut [i8]) ->
     sums
 }
 
-/// Rounds to half precision; both of one length.
-pub(in crate::kernels) fn narrow(x: &[f32], out: &mut [f16]) {
-    assert_eq!(x.len(), out.len());
-    let (fours, rooms) = (x.chunks_exact(4), out.chunks_exact_mut(4));
-    let rest = fours.remainder();
-    for (x, out) in fours.zip(rooms) {
-        // SAFETY: both chunks have four, and `f16` is 16 bits; NEON is part of every 64-bit Arm.
-        unsafe { vst1_u16(out.as_mut_ptr().cast(), narrow_to_halves(vld1q_f32(x.as_ptr()))) };
+/// Rounds to half precision, as stored; `out` has two bytes for each.
+pub(in crate::kernels) fn narrow(x: &[f32], out: &mut [u8]) {
+    assert_eq!(2 * x.len(), out.len());
+    let (mut fours, mut rooms) = (x.chunks_exact(4), out.chunks_exact_mut(8));
+    for (x, out) in (&mut fours).zip(&mut rooms) {
+        // SAFETY: four floats and room for eight bytes; NEON is part of every 64-bit Arm.
+        unsafe { vst1_u8(out.as_mut_ptr(), vreinterpret_u8_u16(narrow_to_halves(vld1q_f32(x.as_ptr())))) };
     }
-    let at = x.len() - rest.len();
-    for (o, v) in out[at..].iter_mut().zip(rest) {
-        *o = f16::from_f32(*v);
+    for (out, v) in rooms.into_remainder().chunks_exact_mut(2).zip(fours.remainder()) {
+        out.copy_from_slice(&f16::from_f32(*v).to_le_bytes());
+    }
+}
+
+/// Stored half precision to single, exactly; `halves` has two bytes for each.
+pub(in crate::kernels) fn widen(halves: &[u8], out: &mut [f32]) {
+    assert_eq!(halves.len(), 2 * out.len());
+    let (mut fours, mut rooms) = (halves.chunks_exact(8), out.chunks_exact_mut(4));
+    for (halves, out) in (&mut fours).zip(&mut rooms) {
+        // SAFETY: eight bytes and room for four floats; NEON is part of every 64-bit Arm.
+        unsafe { vst1q_f32(out.as_mut_ptr(), widen_halves(vreinterpret_u16_u8(vld1_u8(halves.as_ptr())))) };
+    }
+    for (halves, out) in fours.remainder().chunks_exact(2).zip(rooms.into_remainder()) {
+        *out = f16::from_le_bytes([halves[0], halves[1]]).to_f32();
     }
 }
 

@@ -38,21 +38,31 @@ pub fn score_keys(
     for g in 0..heads {
         for p in 0..positions {
             scores[g * stride + p] = match keys.kv_type {
-                KvType::F16 => dot_stored(queries.floats(g), keys, p),
+                KvType::F16 => dot_stored(isa, queries.floats(g), keys, p),
                 KvType::Q8_0 | KvType::Q4_0 => queries.dot_coded(g, keys, p),
             };
         }
     }
 }
 
+/// What stored elements of `rows` say, by instructions where the processor has some and otherwise by the specification.
+fn widen_stored(isa: Isa, rows: CachedRows<'_>, bytes: &[u8], out: &mut [f32]) {
+    #[cfg(target_arch = "aarch64")]
+    if isa != Isa::Scalar && rows.kv_type == KvType::F16 {
+        return crate::kernels::arm::widen(bytes, out);
+    }
+    let _ = isa;
+    dequantise_row(rows.tensor_type(), bytes, out);
+}
+
 /// `query · keys[p]`, the key as it is stored.
-fn dot_stored(query: &[f32], keys: CachedRows<'_>, p: usize) -> f32 {
+fn dot_stored(isa: Isa, query: &[f32], keys: CachedRows<'_>, p: usize) -> f32 {
     let mut sum = 0.0;
     for (query, bytes) in query.chunks(BLOCK).zip(keys.blocks(p)) {
         let mut key = [0f32; BLOCK];
         let key = &mut key[..query.len()];
-        dequantise_row(keys.tensor_type(), bytes, key);
-        sum += query.iter().zip(key).map(|(q, k)| q * *k).sum::<f32>();
+        widen_stored(isa, keys, bytes, key);
+        sum += super::dot(isa, query, key);
     }
     sum
 }
@@ -74,7 +84,7 @@ pub fn gather_values(isa: Isa, weights: &[f32], stride: usize, values: CachedRow
             let at = block * BLOCK..dim.min((block + 1) * BLOCK);
             let mut value = [0f32; BLOCK];
             let value = &mut value[..at.len()];
-            dequantise_row(values.tensor_type(), bytes, value);
+            widen_stored(isa, values, bytes, value);
             for g in 0..heads {
                 let weight = weights[g * stride + p];
                 for (o, v) in out[g * dim..][at.clone()].iter_mut().zip(&*value) {
@@ -95,7 +105,7 @@ pub fn widen(isa: Isa, rows: CachedRows<'_>, out: &mut [f32]) {
     }
     let _ = isa;
     for (p, out) in out.chunks_exact_mut(rows.dim).enumerate() {
-        dequantise_row(rows.tensor_type(), rows.row(p), out);
+        widen_stored(isa, rows, rows.row(p), out);
     }
 }
 
@@ -114,7 +124,7 @@ pub fn widen_transposed(isa: Isa, keys: CachedRows<'_>, out: &mut [f32]) {
             let at = block * BLOCK..dim.min((block + 1) * BLOCK);
             let mut key = [0f32; BLOCK];
             let key = &mut key[..at.len()];
-            dequantise_row(keys.tensor_type(), bytes, key);
+            widen_stored(isa, keys, bytes, key);
             for (d, v) in at.zip(&*key) {
                 out[d * TILE_KEYS + p] = *v;
             }

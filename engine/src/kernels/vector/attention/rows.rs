@@ -69,6 +69,10 @@ fn narrow_body<const FMA: bool>(kv_type: KvType, x: &[f32], out: &mut [u8]) {
                 // SAFETY: the wide form is only run where avx2, fma and f16c have been detected.
                 return unsafe { super::avx2::narrow_halves(x, out) };
             }
+            #[cfg(target_arch = "aarch64")]
+            if FMA {
+                return crate::kernels::arm::narrow(x, out);
+            }
             for (o, v) in out.chunks_exact_mut(2).zip(x) {
                 o.copy_from_slice(&f16::from_f32(*v).to_le_bytes());
             }
@@ -141,6 +145,7 @@ pub struct Queries<'a> {
     /// (g, dim / 32)
     scales: &'a [f32],
     /// Sums of the codes, (g, dim / 32).
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // other forms need none
     sums: &'a [i32],
 }
 
@@ -162,6 +167,7 @@ impl<'a> Queries<'a> {
         &self.scales[g * (self.dim / BLOCK)..][..self.dim / BLOCK]
     }
 
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn sums(self, g: usize) -> &'a [i32] {
         &self.sums[g * (self.dim / BLOCK)..][..self.dim / BLOCK]
     }

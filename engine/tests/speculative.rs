@@ -386,3 +386,65 @@ fn a_draft_with_fewer_tokens_is_refused_with_both_counts() {
     assert_eq!(difference, VocabularyDifference::Size { target: n, draft: n - 1 });
     assert!(difference.to_string().contains(&format!("the target has {n} tokens, the draft {}", n - 1)));
 }
+
+/// Runs farmhand; its exit code, stdout and stderr.
+fn farmhand(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_farmhand")).args(arguments).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn the_verbs_give_the_same_text_with_a_draft_and_say_what_it_was_worth() {
+    let path = |file: &str| models_folder().join(file).display().to_string();
+    let (target, draft) = (path("tiny-pd-1.3m-f16.gguf"), path("tiny-pd-1.3m-Q8_0.gguf"));
+    let common = ["generate", "-m", &target, "-p", "In the beginning", "-n", "50", "--ignore-eos", "-t", "1"];
+    let with = |more: &[&str]| farmhand(&[&common, more].concat());
+    let drafted = ["--draft-model", &draft, "--draft-max", "5", "--draft-min", "2"];
+    let (code, text, talk) = with(&[]);
+    assert_eq!((code, talk.contains("draft:")), (Some(0), false), "{talk}");
+    let (code, same_text, talk) = with(&drafted);
+    assert_eq!((code, &same_text), (Some(0), &text), "{talk}");
+    assert!(talk.contains("tokens accepted") && talk.contains("tokens per pass"), "{talk}");
+
+    let (code, json, talk) = with(&[&drafted[..], &["--json"]].concat());
+    assert_eq!(code, Some(0), "{talk}");
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["text"].as_str(), text.strip_suffix('\n'));
+    assert_eq!(json["ids"].as_array().map(Vec::len), Some(50));
+    let worth = &json["draft"];
+    let number = |key: &str| worth[key].as_f64().unwrap_or_else(|| panic!("no {key} in {worth}"));
+    assert_eq!(number("decoded-tokens"), 49.0);
+    assert_eq!(number("acceptance-ratio"), number("accepted-tokens") / number("drafted-tokens"));
+    assert_eq!(number("tokens-per-pass"), 49.0 / number("passes"));
+    assert!(number("tokens-per-pass") > 1.0 && worth["draft-model"] == draft.as_str(), "{worth}");
+    let (_, plain, _) = with(&["--json"]);
+    let plain: serde_json::Value = serde_json::from_str(&plain).unwrap();
+    assert_eq!((&plain["ids"], plain.get("draft")), (&json["ids"], None));
+
+    let bench = ["bench", "-m", &target, "-p", "0", "-n", "8", "-r", "2", "-t", "1", "-o", "json"];
+    let (code, rows, talk) = farmhand(&[&bench[..], &drafted[..]].concat());
+    assert_eq!(code, Some(0), "{talk}");
+    let rows: serde_json::Value = serde_json::from_str(&rows).unwrap();
+    assert_eq!((rows.as_array().map(Vec::len), rows[0].get("draft")), (Some(2), None));
+    assert_eq!(rows[1]["draft"]["decoded-tokens"].as_u64(), Some(16), "{rows}");
+}
+
+#[test]
+fn a_draft_that_cannot_be_is_refused_before_anything_runs() {
+    let path = |file: &str| models_folder().join(file).display().to_string();
+    let (target, other) = (path("tiny-pd-1.3m-Q8_0.gguf"), path("tiny-qwen2-Q8_0.gguf"));
+    for (more, what) in [
+        (vec!["--draft-model", other.as_str()], "tiny-qwen2-Q8_0.gguf"),
+        (vec!["--draft-model", target.as_str(), "--temp", "0.8"], "greedy"),
+        (vec!["--draft-model", target.as_str(), "--draft-max", "0"], "makes no sense"),
+        (vec!["--draft-model", target.as_str(), "--draft-max", "32"], "`--draft-max` is 1 to 31"),
+        (vec!["--draft-model", target.as_str(), "--draft-max", "2", "--draft-min", "3"], "makes no sense"),
+        (vec!["--draft-max", "4"], "needs `--draft-model`"),
+        (vec!["--draft-model", "/none.gguf"], "/none.gguf"),
+    ] {
+        let (code, text, talk) = farmhand(&[&["generate", "-m", &target, "-p", "a"], &more[..]].concat());
+        assert_eq!((code, text.as_str()), (Some(2), ""), "{more:?}: {talk}");
+        assert!(talk.contains(what), "{more:?}: {talk}");
+    }
+}

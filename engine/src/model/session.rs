@@ -441,7 +441,8 @@ impl Session {
     /// Bytes of scratch buffers, as allocated; they become resident as batches use them.
     pub fn scratch_bytes(&self) -> u64 {
         let logits = (self.logits.capacity() * size_of::<f32>()) as u64;
-        self.scratch.bytes() + self.attention.bytes() + self.ropes.bytes() + self.activations.bytes() + logits
+        let apart: u64 = self.apart.iter().map(Activations::bytes).sum();
+        self.scratch.bytes() + self.attention.bytes() + self.ropes.bytes() + self.activations.bytes() + apart + logits
     }
 
     /// Worker threads that serve one token at a time.

@@ -1,6 +1,6 @@
-//! Writes the first corpus of every target below `corpus/` of the current folder: `cargo run --bin seeds -- MODELS`, where
-//! MODELS is a folder of small GGUF files. Of each, the metadata are kept with its lists cut short, and no weights, since
-//! a fuzzer learns little from large inputs; one whole model of a few kilobytes is made besides.
+//! Writes the first corpus of every fuzz target below `corpus/` of the current folder, which is `engine/fuzz`. The argument
+//! is a folder of small GGUF files (`../../tests/data/models`). Of each, the metadata are kept with its lists cut short, and
+//! no weights, since a fuzzer learns little from large inputs; whole models of a few kilobytes are made besides.
 
 use farmgate_engine::gguf::{Gguf, LoadMode, Metadata, TensorType, Value, Writer};
 use farmgate_engine::protocol::{
@@ -34,7 +34,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         std::fs::write(Path::new("corpus/tokenizer").join(format!("settings-{model:02}")), input)?;
     }
     let records = [Record::JournalEnd { interrupted: false }, Record::JournalEnd { interrupted: true }];
-    let lines = (0u64..).zip(records).map(|(seq, record)| frame::encode(&frame::Framed { seq, time_us: 5 * seq, record }));
+    let lines =
+        (0u64..).zip(records).map(|(seq, record)| frame::encode(&frame::Framed { seq, time_us: 5 * seq, record }));
     std::fs::write("corpus/journal/lines", lines.collect::<Result<String, _>>()?)?;
     std::fs::write("corpus/journal/plan", serde_json::to_string(&plan())?)?;
     Ok(())

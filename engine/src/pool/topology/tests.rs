@@ -80,6 +80,7 @@ fn clusters_by_clock_where_there_is_no_capacity() {
     let topology = topology(folder.path(), 0..4);
     assert_eq!(topology.of(CpuClusters::Big).unwrap(), [2, 3]);
     assert_eq!(topology.of(CpuClusters::Little).unwrap(), [0, 1]);
+    assert_eq!(cores(&topology.place(&EngineConfig::default()).unwrap()), [2, 3]);
 }
 
 #[test]

@@ -2,11 +2,14 @@
 //!
 //! `decode`: one activation vector, counted in bytes of weights (GB/s), to be held against the memory's bandwidth; the
 //! matrix fits the cache, so this is the kernel's own ceiling. `prefill`: 512 vectors, counted in multiply-adds.
+//! `-strips` are rows rearranged at load.
 //! `cargo bench -p farmgate-engine -- decode/Q4_0` runs one.
 
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use farmgate_engine::gguf::TensorType;
-use farmgate_engine::kernels::{Activations, Isa, Layout, SharedOut, WeightRows, activation_format, matmul};
+use farmgate_engine::kernels::{
+    Activations, Isa, Layout, SharedOut, WeightRows, activation_format, matmul, pack, strips_bytes,
+};
 use std::time::Duration;
 
 /// Row length, elements: a whole number of every block.
@@ -42,11 +45,19 @@ fn run(
     let x: Vec<f32> = (0..vectors * COLS).map(|i| (i % 255) as f32 / 127.0 - 1.0).collect();
     let mut acts = Activations::new(COLS, vectors);
     let mut out = vec![0.0; rows * vectors];
-    for isa in isas() {
+    let rearranged = strips_bytes(Isa::detect(), tensor_type, COLS, rows).map(|bytes| {
+        let (as_stored, mut strips) =
+            (WeightRows { layout: Layout::Rows, tensor_type, cols: COLS, data: &data }, vec![0; bytes]);
+        pack(Isa::detect(), as_stored, 0..rows, &mut strips);
+        (Isa::detect(), Layout::Strips, strips)
+    });
+    let as_stored = isas().into_iter().map(|isa| (isa, Layout::Rows, data.clone()));
+    for (isa, layout, data) in as_stored.chain(rearranged) {
+        let name = if layout == Layout::Strips { format!("{}-strips", isa.name()) } else { isa.name().to_owned() };
         acts.fill(isa, activation_format(tensor_type), &x, vectors, COLS);
-        group.bench_function(BenchmarkId::new(tensor_type.name(), isa.name()), |bencher| {
+        group.bench_function(BenchmarkId::new(tensor_type.name(), name), |bencher| {
             bencher.iter(|| {
-                let weights = WeightRows { layout: Layout::Rows, tensor_type, cols: COLS, data: &data };
+                let weights = WeightRows { layout, tensor_type, cols: COLS, data: &data };
                 // SAFETY: `out` outlives the product, which this thread alone computes.
                 let shared = unsafe { SharedOut::new(out.as_mut_ptr(), out.len(), rows) };
                 matmul(isa, weights, 0..rows, &acts, shared);

@@ -4,10 +4,10 @@
 mod agent;
 
 use agent::*;
-use farmgate_engine::gguf::{Gguf, LoadMode, Metadata, Value, Writer};
-use farmgate_engine::kernels::Isa;
+use farmgate_engine::gguf::{Gguf, LoadMode, Metadata, TensorType, Value, Writer};
+use farmgate_engine::kernels::{Isa, strips_bytes};
 use farmgate_engine::model::{LoadOptions, Logits, Model, Session};
-use farmgate_engine::protocol::{EngineConfig, GoldenCase, ReasonCode, Record, Step, Validity};
+use farmgate_engine::protocol::{EngineConfig, GoldenCase, ReasonCode, Record, Repack, Step, Validity};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -434,22 +434,29 @@ fn the_instruction_set_that_runs_is_one_that_the_processor_lists() {
     }
 }
 
+/// Whether this processor's kernels have another layout for weights.
+fn has_strips() -> bool {
+    strips_bytes(Isa::detect(), TensorType::Q8_0, 32, 8).is_some()
+}
+
 // E28, E29
 #[test]
-fn a_mapped_model_is_not_held_twice_and_both_ways_of_loading_give_the_same_logits() {
+fn a_model_is_held_once_however_it_is_loaded_and_mapped_or_read_it_gives_the_same_logits() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("noise.gguf");
     let shape = "layers=6,hidden=512,ffn=2048,heads=8,kv-heads=2,vocab=4096";
     let shape = farmgate_engine::synth::Shape::parse(shape).unwrap();
     farmgate_engine::synth::write(&shape, "Q8_0", 1, &path).unwrap();
     assert_eq!(logits(&path, true), logits(&path, false));
-    let cells: Vec<_> = [true, false]
+    let cells: Vec<_> = [(true, Repack::Off), (false, Repack::Off), (true, Repack::On)]
         .into_iter()
         .zip(0..)
-        .map(|(mmap, number)| {
+        .filter(|((_, repack), _)| *repack == Repack::Off || has_strips())
+        .map(|((mmap, repack), number)| {
             let steps = vec![LOAD, Step::Decode { decode_tokens: 40, at_depth: 8, repetitions: 4 }];
             let mut cell = cell(number, steps);
             (cell.model, cell.config.mmap, cell.config.context_tokens) = (model_ref(&path), mmap, 64);
+            cell.config.repack = repack;
             cell
         })
         .collect();
@@ -474,6 +481,11 @@ fn a_mapped_model_is_not_held_twice_and_both_ways_of_loading_give_the_same_logit
     let (mapped_anon, read_anon) = (most(0, |m| m.anon_bytes), most(1, |m| m.anon_bytes));
     assert!(mapped_anon < weights / 2, "mapped, but {mapped_anon} bytes are anonymous besides {weights} of weights");
     assert!(read_anon >= weights, "read into memory, but only {read_anon} bytes are anonymous");
+    if has_strips() {
+        let all = most(2, |m| Some(m.anon_bytes? + m.file_bytes?));
+        assert!(most(2, |m| m.anon_bytes) >= weights, "rearranged weights are anonymous");
+        assert!(all < weights + weights / 2, "{all} bytes are resident for {weights} of rearranged weights");
+    }
     let seconds_of = |cell: u32| {
         let samples = desk.samples();
         let load = samples.into_iter().find(|s| s.cell == cell && s.metric == "load-warm-ms").expect("a load time");

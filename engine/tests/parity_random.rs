@@ -46,10 +46,10 @@ fn random_models_give_the_recorded_logits() {
         let (recording_off, at) = largest_difference(&recorded, &exact);
         assert!(recording_off < RECORDING_OFF_MAX, "{file}: the weights say {} for logit {at}", exact[at]);
 
-        for isa in isas() {
-            let what = format!("{file} {}", isa.name());
+        for form in forms() {
+            let what = format!("{file} {}", form_name(form));
             let allowed = tolerance(file).max(MAX_ALLOWANCE * recording_off);
-            let mut session = open(&path, Some(isa), 64);
+            let mut session = open_with(&path, form, 64);
             let steps = steps(&case["steps"]);
             let (ours, _) = teacher_force(&mut session, &what, &prompt, &generated, &steps, 2.0 * allowed);
             let (worst, at) = largest_difference(&ours, &recorded);
@@ -78,8 +78,8 @@ fn one_token_at_a_time_gives_the_logits_of_the_whole_prompt() {
         let Some(path) = find_model("one_token_at_a_time_gives_the_logits_of_the_whole_prompt", file) else { continue };
         let path = widened(&path, folder.path());
         let prompt = ids(&answers[file]["prompt_ids"]);
-        for isa in isas() {
-            let mut session = open(&path, Some(isa), 64);
+        for form in forms() {
+            let mut session = open_with(&path, form, 64);
             let whole = session.forward(&prompt, Logits::Last).unwrap().to_vec();
             session.clear();
             let mut last = Vec::new();
@@ -88,7 +88,7 @@ fn one_token_at_a_time_gives_the_logits_of_the_whole_prompt() {
             }
             // keys and values are rounded to half precision, and may fall on the other side of a half
             let (worst, at) = largest_difference(&last, &whole);
-            assert!(worst < 3e-3, "{file} {}: logit {at} is off by {worst}", isa.name());
+            assert!(worst < 3e-3, "{file} {}: logit {at} is off by {worst}", form_name(form));
         }
     }
 }

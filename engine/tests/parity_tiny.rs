@@ -19,9 +19,9 @@ fn for_each_file(test: &str, check: impl Fn(&str, &mut farmgate_engine::model::S
     for (file, recorded) in answers["files"].as_object().unwrap() {
         let Some(path) = find_model(test, file) else { continue };
         files += 1;
-        for isa in isas() {
-            let mut session = open(&path, Some(isa), 512);
-            check(&format!("{file} {}", isa.name()), &mut session, recorded);
+        for form in forms() {
+            let mut session = open_with(&path, form, 512);
+            check(&format!("{file} {}", form_name(form)), &mut session, recorded);
         }
     }
     assert!(files >= 4, "only {files} of the committed models were found");

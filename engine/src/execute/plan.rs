@@ -65,7 +65,8 @@ type Checked = std::result::Result<(), String>;
 fn check(plan: &DevicePlan) -> Checked {
     name("run", &plan.run)?;
     name("device", &plan.device)?;
-    at_most("cells", plan.cells.len(), CELLS_MAX)?;
+    // none would end well with nothing measured
+    within("number of cells", plan.cells.len(), 1..=CELLS_MAX)?;
     at_most("retries-max", plan.retries_max, RETRIES_MAX)?;
     if plan.telemetry_period_ms != 0 {
         within("telemetry-period-ms", plan.telemetry_period_ms, TELEMETRY_PERIOD_MS)?;
@@ -209,6 +210,7 @@ mod tests {
             ("/run", json!("../x"), "is no name"),
             ("/retries-max", json!(11), "retries-max is 11"),
             ("/telemetry-period-ms", json!(1), "telemetry-period-ms is 1"),
+            ("/cells", json!([]), "number of cells is 0"),
             ("/cells/0/model/sha256", json!([]), "cell 0: number of model hashes is 0"),
             ("/cells/0/model/sha256", json!(["ABC"]), "64 lower-case hex digits"),
             ("/cells/0/config/context-tokens", json!(20), "step 1 (`decode`): it needs 23 tokens of context"),

@@ -2,9 +2,9 @@
 #![allow(dead_code)] // each test binary uses its part
 
 use farmgate_engine::gguf::{Gguf, LoadMode, TensorType, Writer};
-use farmgate_engine::kernels::Isa;
+use farmgate_engine::kernels::{Isa, strips_bytes};
 use farmgate_engine::model::{LoadOptions, Logits, Model, Session};
-use farmgate_engine::protocol::EngineConfig;
+use farmgate_engine::protocol::{EngineConfig, Repack};
 use farmgate_engine::quant::dequantise_row;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -31,16 +31,35 @@ pub fn find_model(test: &str, file: &str) -> Option<PathBuf> {
     found
 }
 
-/// Scalar, and what this processor has beyond it.
-pub fn isas() -> Vec<Isa> {
+/// Scalar, and what this processor has beyond it, with weights as they are stored and rearranged.
+pub fn forms() -> Vec<(Isa, Repack)> {
     let best = Isa::detect();
-    if best == Isa::Scalar { vec![Isa::Scalar] } else { vec![Isa::Scalar, best] }
+    let mut forms = vec![(Isa::Scalar, Repack::Off), (best, Repack::Off), (best, Repack::Auto)];
+    // without another instruction set, or another layout, some are the same
+    forms.dedup_by_key(|(isa, repack)| (*isa, *repack == Repack::Auto && has_strips()));
+    forms
 }
 
-/// A session with all the threads that the device would choose.
+/// Whether this processor's kernels have another layout for weights.
+fn has_strips() -> bool {
+    strips_bytes(Isa::detect(), TensorType::Q8_0, 32, 8).is_some()
+}
+
+/// As messages name a form.
+pub fn form_name((isa, repack): (Isa, Repack)) -> String {
+    format!("{}, repack {}", isa.name(), repack.as_str())
+}
+
+/// A session with all the threads that the device would choose, and the layout of weights that runs have.
 pub fn open(path: &Path, isa: Option<Isa>, context_tokens: usize) -> Session {
-    let model = Model::load(path, &LoadOptions { mmap: true, isa }).unwrap_or_else(|e| panic!("{e}"));
-    let config = EngineConfig { context_tokens: context_tokens as u32, ..EngineConfig::default() };
+    open_with(path, (isa.unwrap_or_else(Isa::detect), Repack::Auto), context_tokens)
+}
+
+/// As [`open`], with weights rearranged or not.
+pub fn open_with(path: &Path, (isa, repack): (Isa, Repack), context_tokens: usize) -> Session {
+    let mut model = Model::load(path, &LoadOptions { mmap: true, isa: Some(isa) }).unwrap_or_else(|e| panic!("{e}"));
+    let config = EngineConfig { context_tokens: context_tokens as u32, repack, ..EngineConfig::default() };
+    model.repack(&config, &|_| {}).unwrap_or_else(|e| panic!("{e}"));
     Session::new(Arc::new(model), &config).unwrap_or_else(|e| panic!("{e}"))
 }
 

@@ -3,6 +3,8 @@
 use super::Isa;
 use crate::gguf::TensorType;
 use half::{bf16, f16};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Elements that share a scale.
 pub(super) const GROUP: usize = 32;
@@ -50,6 +52,9 @@ pub fn activation_format(tensor_type: TensorType) -> ActivationFormat {
     }
 }
 
+/// Has a number of items worked on in ranges, by any threads, and returns when all are done.
+pub type Share<'a> = &'a dyn Fn(usize, &(dyn Fn(Range<usize>) + Sync));
+
 /// `n` vectors of `cols` elements, rounded. Buffers are made for the largest shape and used again.
 pub struct Activations {
     format: ActivationFormat,
@@ -96,47 +101,54 @@ impl Activations {
     /// # Panics
     /// When `x` has another size, or for codes when `cols` is no whole number of their blocks.
     pub fn fill(&mut self, isa: Isa, format: ActivationFormat, x: &[f32], n: usize, cols: usize) {
-        assert_eq!(x.len(), n * cols, "activations of shape (n, cols)");
-        (self.format, self.n, self.cols) = (format, n, cols);
-        self.floats.clear();
-        match format {
-            ActivationFormat::F32 => self.floats.extend_from_slice(x),
-            #[cfg(target_arch = "aarch64")]
-            ActivationFormat::F16 if isa != Isa::Scalar => {
-                self.floats.extend_from_slice(x);
-                super::arm::through_half(&mut self.floats);
-            }
-            ActivationFormat::F16 => self.floats.extend(x.iter().map(|v| f16::from_f32(*v).to_f32())),
-            ActivationFormat::Bf16 => self.floats.extend(x.iter().map(|v| bf16::from_f32(*v).to_f32())),
-            ActivationFormat::Q8_0 | ActivationFormat::Q8_1 | ActivationFormat::Q8K => self.fill_codes(isa, x),
-        }
+        self.fill_by(isa, format, x, (n, cols), &|n, round| round(0..n));
     }
 
-    fn fill_codes(&mut self, isa: Isa, x: &[f32]) {
-        // Q8K shares a scale among eight groups
-        let shared = if self.format == ActivationFormat::Q8K { 8 } else { 1 };
-        assert!(self.cols.is_multiple_of(shared * GROUP), "quantised weights have rows of whole blocks");
-        let groups = x.len() / GROUP;
-        self.codes.resize(x.len(), 0);
-        self.scales.resize(groups, 0.0);
-        self.sums_32.resize(groups, 0.0);
-        self.sums_16.resize(2 * groups, 0.0);
-        for (i, block) in x.chunks_exact(shared * GROUP).enumerate() {
-            let (scale, inverse) = scale_of(isa, self.format, block);
-            let stored = if shared == 1 { f16::from_f32(scale).to_f32() } else { scale };
-            for (g, x) in block.chunks_exact(GROUP).enumerate() {
-                let group = i * shared + g;
-                let sums = round_group(isa, x, inverse, &mut self.codes[group * GROUP..][..GROUP]);
-                self.scales[group] = stored;
-                self.sums_16[2 * group] = stored * sums[0] as f32;
-                self.sums_16[2 * group + 1] = stored * sums[1] as f32;
-                let sum = (sums[0] + sums[1]) as f32;
-                self.sums_32[group] = match self.format {
-                    ActivationFormat::Q8_1 => f16::from_f32(scale * sum).to_f32(),
-                    _ => stored * sum,
-                };
-            }
+    /// As [`Self::fill`] for `shape` (n, cols), by several threads: `share` is given n and what rounds a range of vectors; it
+    /// must call that for every vector once, from any thread, and return when all calls have.
+    pub fn fill_by(
+        &mut self,
+        isa: Isa,
+        format: ActivationFormat,
+        x: &[f32],
+        (n, cols): (usize, usize),
+        share: Share<'_>,
+    ) {
+        assert_eq!(x.len(), n * cols, "activations of shape (n, cols)");
+        (self.format, self.n, self.cols) = (format, n, cols);
+        let done = AtomicUsize::new(0);
+        if format.is_quantised() {
+            // Q8K shares a scale among eight groups
+            let block = if format == ActivationFormat::Q8K { 8 * GROUP } else { GROUP };
+            assert!(cols.is_multiple_of(block), "quantised weights have rows of whole blocks");
+            let groups = x.len() / GROUP;
+            self.codes.resize(x.len(), 0);
+            self.scales.resize(groups, 0.0);
+            self.sums_32.resize(groups, 0.0);
+            self.sums_16.resize(2 * groups, 0.0);
+            let (codes, scales) = (Pieces::of(&mut self.codes, cols), Pieces::of(&mut self.scales, cols / GROUP));
+            let sums_32 = Pieces::of(&mut self.sums_32, cols / GROUP);
+            let sums_16 = Pieces::of(&mut self.sums_16, cols / 16);
+            share(n, &|vectors| {
+                for (at, x) in vectors.clone().zip(x[vectors.start * cols..vectors.end * cols].chunks_exact(cols)) {
+                    assert!(done.fetch_add(1, Ordering::Relaxed) < n, "a vector is rounded once");
+                    // SAFETY: `share` hands out every vector once.
+                    let parts = unsafe { (codes.get(at), scales.get(at), sums_32.get(at), sums_16.get(at)) };
+                    round_vector(isa, format, x, parts);
+                }
+            });
+        } else {
+            self.floats.resize(x.len(), 0.0);
+            let floats = Pieces::of(&mut self.floats, cols);
+            share(n, &|vectors| {
+                for (at, x) in vectors.clone().zip(x[vectors.start * cols..vectors.end * cols].chunks_exact(cols)) {
+                    assert!(done.fetch_add(1, Ordering::Relaxed) < n, "a vector is rounded once");
+                    // SAFETY: as above.
+                    narrow_vector(isa, format, x, unsafe { floats.get(at) });
+                }
+            });
         }
+        assert_eq!(done.into_inner(), n, "every vector is rounded");
     }
 
     /// The format in force.
@@ -152,6 +164,10 @@ impl Activations {
         self.cols
     }
 
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn all_floats(&self) -> &[f32] {
+        &self.floats[..self.n * self.cols]
+    }
     pub(super) fn floats(&self, n: usize) -> &[f32] {
         &self.floats[n * self.cols..][..self.cols]
     }
@@ -171,6 +187,74 @@ impl Activations {
     pub(super) fn sums_16(&self, n: usize) -> &[f32] {
         let groups = self.cols / 16;
         &self.sums_16[n * groups..][..groups]
+    }
+}
+
+/// Equal pieces of a slice, for several threads.
+struct Pieces<T> {
+    start: *mut T,
+    len: usize,
+    count: usize,
+}
+
+// SAFETY: pieces do not overlap, and whoever takes one promises that nobody else has it; `T` are plain numbers.
+unsafe impl<T: Send> Sync for Pieces<T> {}
+
+impl<T> Pieces<T> {
+    fn of(slice: &mut [T], len: usize) -> Self {
+        Self { start: slice.as_mut_ptr(), len, count: slice.len() / len.max(1) }
+    }
+
+    /// Piece `at`.
+    ///
+    /// # Safety
+    /// Nobody else uses this piece, and the slice is not used otherwise, for as long as it is in use.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn get(&self, at: usize) -> &mut [T] {
+        assert!(at < self.count, "piece {at} of {}", self.count);
+        // SAFETY: in bounds by the assertion, unique by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(at * self.len), self.len) }
+    }
+}
+
+/// Rounds a vector to codes, scales and sums over 32 and over 16 elements.
+fn round_vector(
+    isa: Isa,
+    format: ActivationFormat,
+    x: &[f32],
+    (codes, scales, sums_32, sums_16): (&mut [i8], &mut [f32], &mut [f32], &mut [f32]),
+) {
+    let shared = if format == ActivationFormat::Q8K { 8 } else { 1 };
+    for (i, block) in x.chunks_exact(shared * GROUP).enumerate() {
+        let (scale, inverse) = scale_of(isa, format, block);
+        let stored = if shared == 1 { f16::from_f32(scale).to_f32() } else { scale };
+        for (g, x) in block.chunks_exact(GROUP).enumerate() {
+            let group = i * shared + g;
+            let sums = round_group(isa, x, inverse, &mut codes[group * GROUP..][..GROUP]);
+            scales[group] = stored;
+            sums_16[2 * group] = stored * sums[0] as f32;
+            sums_16[2 * group + 1] = stored * sums[1] as f32;
+            let sum = (sums[0] + sums[1]) as f32;
+            sums_32[group] = match format {
+                ActivationFormat::Q8_1 => f16::from_f32(scale * sum).to_f32(),
+                _ => stored * sum,
+            };
+        }
+    }
+}
+
+/// Rounds a vector to the precision of its format.
+fn narrow_vector(isa: Isa, format: ActivationFormat, x: &[f32], out: &mut [f32]) {
+    let _ = isa;
+    match format {
+        #[cfg(target_arch = "aarch64")]
+        ActivationFormat::F16 if isa != Isa::Scalar => {
+            out.copy_from_slice(x);
+            super::arm::through_half(out);
+        }
+        ActivationFormat::F16 => out.iter_mut().zip(x).for_each(|(o, v)| *o = f16::from_f32(*v).to_f32()),
+        ActivationFormat::Bf16 => out.iter_mut().zip(x).for_each(|(o, v)| *o = bf16::from_f32(*v).to_f32()),
+        _ => out.copy_from_slice(x),
     }
 }
 

@@ -62,7 +62,10 @@ impl Operators<'_> {
             if !jobs.iter().any(|(m, _)| of_format(m)) {
                 continue;
             }
-            self.activations.fill(self.isa, format, x, self.n, cols);
+            let pool = self.pool;
+            self.activations.fill_by(self.isa, format, x, (self.n, cols), &|n, round| {
+                pool.scatter(n, TOKENS_CHUNK, &|_, tokens| round(tokens));
+            });
             let mut outs = [None; 3];
             let mut units = 0;
             for (slot, (matrix, out)) in outs.iter_mut().zip(jobs.iter_mut().filter(|(m, _)| of_format(m))) {

@@ -1,13 +1,16 @@
-//! Weights that are stored as floats: decoded in registers, multiplied in f32.
+//! Weights that are stored as floats, multiplied in f32: widened in registers for few vectors; for many, a block of rows is
+//! widened and transposed once and is one operand of a plain matrix product.
 
 // Tiles are indexed by row, vector and group; iterators over parallel arrays would hide which is which.
 #![allow(clippy::needless_range_loop)]
 
-use super::super::{Activations, SharedOut, WeightRows};
-use super::horizontal;
+use super::super::vector::attention::{Rows, multiply_accumulate};
+use super::super::{Activations, Isa, SharedOut, WeightRows};
+use super::{horizontal, transpose};
 use crate::gguf::TensorType;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
+use std::cell::RefCell;
 use std::ops::Range;
 
 /// Bytes of rows that stay in the cache while all vectors pass.
@@ -15,6 +18,16 @@ const ROWS_BYTES: usize = 128 << 10;
 /// Rows and vectors of a tile: twelve sums leave registers for what they are made of.
 const TILE_ROWS: usize = 4;
 const TILE_VECTORS: usize = 3;
+/// From this many vectors on, rows are widened once for all of them.
+const WIDEN_FROM: usize = 12;
+/// Rows and elements of a widened block, which stays in the first-level cache as the vectors pass.
+const BLOCK_ROWS: usize = 32;
+const BLOCK_COLS: usize = 256;
+
+thread_local! {
+    /// A widened block (elements, rows), and its products (vectors, rows).
+    static BLOCK: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
 
 /// As [`super::matmul`] for F32, F16 and BF16.
 ///
@@ -35,6 +48,10 @@ pub(super) unsafe fn matmul(weights: WeightRows<'_>, rows: Range<usize>, acts: &
 /// `KIND` is 0 for F32, 1 for F16, 2 for BF16.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn all<const KIND: usize>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
+    if acts.n() >= WIDEN_FROM {
+        // SAFETY: same contract as this function's.
+        return unsafe { many::<KIND>(weights, rows, acts, out) };
+    }
     let batch = (ROWS_BYTES / weights.row_bytes().max(1)).next_multiple_of(TILE_ROWS).max(TILE_ROWS);
     let count = acts.n().div_ceil(TILE_VECTORS);
     for first in rows.clone().step_by(batch) {
@@ -56,6 +73,64 @@ unsafe fn all<const KIND: usize>(weights: WeightRows<'_>, rows: Range<usize>, ac
                     }
                 }
                 row += height;
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn many<const KIND: usize>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
+    let (n, cols) = (acts.n(), weights.cols);
+    BLOCK.with_borrow_mut(|(block, products)| {
+        block.resize(BLOCK_COLS * BLOCK_ROWS, 0.0);
+        products.resize(products.len().max(n * BLOCK_ROWS), 0.0);
+        let products = &mut products[..n * BLOCK_ROWS];
+        for first in rows.clone().step_by(BLOCK_ROWS) {
+            let count = (rows.end - first).min(BLOCK_ROWS);
+            products.fill(0.0);
+            for col in (0..cols).step_by(BLOCK_COLS) {
+                let width = (cols - col).min(BLOCK_COLS);
+                // SAFETY: these rows and columns lie within the weights; features as in the caller.
+                unsafe { widen_block::<KIND>(weights, first..first + count, col..col + width, block) };
+                let vectors = Rows { data: &acts.all_floats()[col..], stride: cols };
+                let widened = Rows { data: block, stride: BLOCK_ROWS };
+                let shape = (n, width, BLOCK_ROWS);
+                multiply_accumulate(Isa::Avx2, shape, vectors, widened, products, BLOCK_ROWS);
+            }
+            for (n, products) in products.chunks_exact(BLOCK_ROWS).enumerate() {
+                out.put_row(n, first, &products[..count]);
+            }
+        }
+    });
+}
+
+/// Columns of up to [`BLOCK_ROWS`] rows, widened, into `block` (columns, [`BLOCK_ROWS`]); what is missing are zeros.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn widen_block<const KIND: usize>(
+    weights: WeightRows<'_>,
+    rows: Range<usize>,
+    cols: Range<usize>,
+    block: &mut [f32],
+) {
+    for group in (0..BLOCK_ROWS).step_by(8) {
+        let strip: [Option<&[u8]>; 8] =
+            std::array::from_fn(|r| (rows.start + group + r < rows.end).then(|| weights.row(rows.start + group + r)));
+        let whole = cols.len() / 8 * 8;
+        for at in (0..whole).step_by(8) {
+            let square = strip.map(|row| match row {
+                // SAFETY: eight elements from this column on lie within the row.
+                Some(row) => unsafe { eight::<KIND>(row.as_ptr(), cols.start + at) },
+                None => _mm256_setzero_ps(),
+            });
+            for (i, column) in transpose(square).into_iter().enumerate() {
+                let to = &mut block[(at + i) * BLOCK_ROWS + group..][..8];
+                // SAFETY: `to` has eight floats.
+                unsafe { _mm256_storeu_ps(to.as_mut_ptr(), column) };
+            }
+        }
+        for at in whole..cols.len() {
+            for (r, row) in strip.iter().enumerate() {
+                block[at * BLOCK_ROWS + group + r] = row.map_or(0.0, |row| scalar_at::<KIND>(row, cols.start + at));
             }
         }
     }

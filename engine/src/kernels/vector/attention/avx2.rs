@@ -6,6 +6,7 @@
 mod stored;
 
 use super::{BLOCK, CachedRows, Queries, Rows, TILE_KEYS};
+use crate::kernels::avx2::transpose;
 use crate::protocol::KvType;
 use std::arch::x86_64::*;
 use stored::{Coded, F16, Q4_0, Q8_0, Stored, wait};
@@ -436,31 +437,6 @@ unsafe fn widen_transposed_stored<S: Stored>(keys: CachedRows<'_>, out: &mut [f3
             }
         }
     }
-}
-
-/// Transposes 8 rows of 8.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn transpose(r: [__m256; 8]) -> [__m256; 8] {
-    let mut pairs = [_mm256_setzero_ps(); 8];
-    for i in 0..4 {
-        pairs[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
-        pairs[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
-    }
-    let mut fours = [_mm256_setzero_ps(); 8];
-    for half in 0..2 {
-        let p = &pairs[4 * half..4 * half + 4];
-        fours[4 * half] = _mm256_shuffle_ps::<0x44>(p[0], p[2]);
-        fours[4 * half + 1] = _mm256_shuffle_ps::<0xee>(p[0], p[2]);
-        fours[4 * half + 2] = _mm256_shuffle_ps::<0x44>(p[1], p[3]);
-        fours[4 * half + 3] = _mm256_shuffle_ps::<0xee>(p[1], p[3]);
-    }
-    let mut out = [_mm256_setzero_ps(); 8];
-    for i in 0..4 {
-        out[i] = _mm256_permute2f128_ps::<0x20>(fours[i], fours[i + 4]);
-        out[i + 4] = _mm256_permute2f128_ps::<0x31>(fours[i], fours[i + 4]);
-    }
-    out
 }
 
 /// `c += a · b`, n a multiple of 16, in blocks of 6 x 16: 12 accumulators, 2 columns of b and 1 element of a at a time.

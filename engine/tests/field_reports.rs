@@ -483,7 +483,10 @@ fn a_model_is_held_once_however_it_is_loaded_and_mapped_or_read_it_gives_the_sam
     assert!(read_anon >= weights, "read into memory, but only {read_anon} bytes are anonymous");
     if has_strips() {
         let all = most(2, |m| Some(m.anon_bytes? + m.file_bytes?));
-        assert!(most(2, |m| m.anon_bytes) >= weights, "rearranged weights are anonymous");
+        assert!(
+            most(2, |m| m.anon_bytes) >= weights / 4 * 3,
+            "all but the embedding is rearranged, in anonymous memory"
+        );
         assert!(all < weights + weights / 2, "{all} bytes are resident for {weights} of rearranged weights");
     }
     let seconds_of = |cell: u32| {

@@ -70,8 +70,10 @@ fn build(folder: &Path, foreign: &Foreign, arguments: &[&str]) -> Vec<(String, P
         .stderr(Stdio::inherit())
         .output()
         .unwrap();
-    assert!(output.status.success(), "building for {} failed", foreign.target);
     let lines = String::from_utf8(output.stdout).unwrap();
+    let rendered = |line| serde_json::from_str::<Value>(line).ok()?["message"]["rendered"].as_str().map(str::to_owned);
+    let faults = || lines.lines().filter_map(rendered).collect::<String>();
+    assert!(output.status.success(), "building for {} failed\n{}", foreign.target, faults());
     lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).filter_map(program_of).collect()
 }
 

@@ -1,5 +1,7 @@
 //! One conversation with a model: its cache, its workers, its buffers, and the forward pass.
 
+mod scratch;
+
 use super::Model;
 use super::apart::EXACT_TOKENS_MAX;
 use super::attention::{Attention, AttentionScratch};
@@ -13,6 +15,7 @@ use crate::kv_cache::{CacheOptions, KvCache, KvPolicy, LayerWidths};
 use crate::pool::Pool;
 use crate::profile::{Operator, Profile, Recorder};
 use crate::protocol::{EngineConfig, KvType};
+use scratch::Scratch;
 use std::sync::Arc;
 
 /// Tokens that go through the network together.
@@ -49,40 +52,6 @@ pub struct Session {
     cached_types: (KvType, KvType),
     /// What the cache was filled with, from the first token on; no more of it than the context.
     held: Vec<u32>,
-}
-
-/// Buffers of one batch, each (n, width) for n tokens.
-struct Scratch {
-    residual: Vec<f32>, // (n, hidden)
-    branch: Vec<f32>,   // (n, hidden): what goes into and comes out of attention and feed-forward
-    query: Vec<f32>,    // (n, heads * key_dim)
-    key: Vec<f32>,      // (n, kv_heads * key_dim)
-    value: Vec<f32>,    // (n, kv_heads * value_dim)
-    mixed: Vec<f32>,    // (n, heads * value_dim)
-    gate: Vec<f32>,     // (n, ffn)
-    up: Vec<f32>,       // (n, ffn)
-}
-
-impl Scratch {
-    fn new(h: &Hyperparameters, n: usize) -> Self {
-        let of = |width: usize| vec![0.0; width * n];
-        Self {
-            residual: of(h.hidden),
-            branch: of(h.hidden),
-            query: of(h.widest(|l| l.heads) * h.key_dim),
-            key: of(h.widest(|l| l.kv_heads) * h.key_dim),
-            value: of(h.widest(|l| l.kv_heads) * h.value_dim),
-            mixed: of(h.widest(|l| l.heads) * h.value_dim),
-            gate: of(h.widest(|l| l.ffn)),
-            up: of(h.widest(|l| l.ffn)),
-        }
-    }
-
-    fn bytes(&self) -> u64 {
-        let all =
-            [&self.residual, &self.branch, &self.query, &self.key, &self.value, &self.mixed, &self.gate, &self.up];
-        all.iter().map(|v| size_of_val(&v[..]) as u64).sum()
-    }
 }
 
 /// Elements of the longest input of a product.
@@ -254,13 +223,19 @@ impl Session {
         self.buffer_tokens = room;
     }
 
+    /// Buffers and workers for a batch of `n` tokens.
+    fn make_ready(&mut self, n: usize, exact: bool) {
+        self.make_room(n);
+        // a few tokens with the numbers of single steps cost about as much memory traffic as one
+        let single = n == 1 || exact;
+        let workers = if single { self.pool.decode_threads() } else { self.pool.prefill_threads() };
+        self.pool.set_active(workers);
+    }
+
     /// Embeds a batch and takes it through all layers; leaves the residual stream in the scratch and the cache grown.
     /// `exact`: with the numbers of single steps.
     fn run_layers(&mut self, ids: &[u32], exact: bool) {
-        self.make_room(ids.len());
-        // a few tokens with the numbers of single steps cost about as much memory traffic as one
-        let workers = if ids.len() == 1 || exact { self.pool.decode_threads() } else { self.pool.prefill_threads() };
-        self.pool.set_active(workers);
+        self.make_ready(ids.len(), exact);
         let Self { model, pool, cache, ropes, scratch, attention, activations, apart, cached_types, .. } = self;
         let (h, weights, n, first) = (&model.hyperparameters, &model.weights, ids.len(), cache.depth());
         cache.grow(n);

@@ -145,7 +145,6 @@ pub struct Queries<'a> {
     /// (g, dim / 32)
     scales: &'a [f32],
     /// Sums of the codes, (g, dim / 32).
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // other forms need none
     sums: &'a [i32],
 }
 
@@ -167,7 +166,6 @@ impl<'a> Queries<'a> {
         &self.scales[g * (self.dim / BLOCK)..][..self.dim / BLOCK]
     }
 
-    #[cfg(target_arch = "x86_64")]
     pub(super) fn sums(self, g: usize) -> &'a [i32] {
         &self.sums[g * (self.dim / BLOCK)..][..self.dim / BLOCK]
     }

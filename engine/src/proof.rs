@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::hash::sha256_file;
 use crate::model::{Model, Session};
 use crate::probe::TARGET;
-use crate::protocol::{EngineConfig, HeldMemory, SelfProof};
+use crate::protocol::{EngineConfig, HeldMemory, KvType, SelfProof};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -35,6 +35,8 @@ pub struct Facts {
     pub repack: String,
     /// Configuration in force.
     pub config: EngineConfig,
+    /// Element type of cached values, where it is another than that of keys.
+    pub kv_value_type: Option<KvType>,
     /// Workers that serve one token at a time.
     pub threads_effective: u32,
     /// Workers that serve a prompt.
@@ -62,6 +64,7 @@ impl Facts {
             isa: session.isa().name().to_owned(),
             repack: model.repack_name().to_owned(),
             config: config.clone(),
+            kv_value_type: Some(session.cached_types().1).filter(|values| *values != session.cached_types().0),
             threads_effective: session.threads_effective(),
             threads_batch_effective: session.threads_batch_effective(),
             affinity_effective: session.affinity_effective(),
@@ -92,6 +95,7 @@ impl Facts {
             isa: self.isa,
             repack: self.repack,
             config: self.config,
+            kv_value_type: self.kv_value_type,
             threads_effective: self.threads_effective,
             threads_batch_effective: self.threads_batch_effective,
             affinity_effective: self.affinity_effective,
@@ -124,7 +128,10 @@ pub fn lines(proof: &SelfProof) -> Vec<String> {
         (hashes, ms) => format!("model sha256 {} (hashed in {ms} ms)", hashes.join(" ")),
     };
     let config = &proof.config;
-    let kv_type = serde_json::to_value(config.kv_type).ok();
+    let kv_types = match proof.kv_value_type {
+        None => config.kv_type.as_str().to_owned(),
+        Some(values) => format!("{} keys and {} values", config.kv_type.as_str(), values.as_str()),
+    };
     let locked = match (config.mlock, proof.held.locked_bytes) {
         (false, _) => "not locked".to_owned(),
         (true, 0) => "NOT locked, though asked for".to_owned(),
@@ -141,7 +148,7 @@ pub fn lines(proof: &SelfProof) -> Vec<String> {
             "{} kernels, repack {}, kv cache {}, model {}, {locked}",
             proof.isa,
             proof.repack,
-            kv_type.as_ref().and_then(|v| v.as_str()).unwrap_or("unknown"),
+            kv_types,
             if config.mmap { "mapped" } else { "read into memory" },
         ),
         format!(

@@ -4,7 +4,7 @@ mod agent;
 
 use agent::*;
 use farmgate_engine::hash::sha256_file;
-use farmgate_engine::protocol::{CellPlan, EngineConfig, ReasonCode, SelfProof, Validity};
+use farmgate_engine::protocol::{CellPlan, EngineConfig, KvType, ReasonCode, SelfProof, Validity};
 use farmgate_engine::synth::{self, Shape};
 use serde_json::Value;
 use std::path::Path;
@@ -63,6 +63,14 @@ fn bench_explains_its_anonymous_memory_mapped_and_read() {
             assert_eq!(proof_of(row).held.anonymous_bytes, anonymous);
         }
     }
+}
+
+#[test]
+fn keys_and_values_of_different_types_are_both_in_the_proof() {
+    let (rows, code, said) = bench(&tiny(), &["-p", "4", "-n", "0", "-t", "1", "-ctk", "q8_0,f16", "-ctv", "f16"]);
+    assert_eq!(code, Some(0), "{said}");
+    let types: Vec<_> = rows.iter().map(proof_of).map(|p| (p.config.kv_type, p.kv_value_type)).collect();
+    assert_eq!(types, [(KvType::Q8_0, Some(KvType::F16)), (KvType::F16, None)]);
 }
 
 #[test]
@@ -183,7 +191,7 @@ fn with_small_lock_limit(words: &[&str]) -> Output {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_model_that_may_not_be_locked_is_measured_and_the_record_says_that_it_is_not_locked() {
-    let words = ["bench", "-m", &tiny(), "-o", "jsonl", "-r", "1", "-p", "8", "-n", "0", "--mlock"];
+    let words = ["bench", "-m", &tiny(), "-o", "jsonl", "-r", "1", "-p", "8", "-n", "0", "--mlock", "--repack", "off"];
     let output = with_small_lock_limit(&words);
     let said = stderr(&output);
     let bytes = std::fs::metadata(tiny_model()).unwrap().len();

@@ -420,6 +420,11 @@ impl Session {
         self.scratch.bytes() + self.attention.bytes() + self.ropes.bytes() + self.activations.bytes() + apart + logits
     }
 
+    /// Element types of cached keys and of cached values.
+    pub fn cached_types(&self) -> (KvType, KvType) {
+        self.cached_types
+    }
+
     /// Worker threads that serve one token at a time.
     pub fn threads_effective(&self) -> u32 {
         self.pool.decode_threads() as u32

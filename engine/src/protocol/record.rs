@@ -1,6 +1,6 @@
 //! Journal records: everything a device says about a run.
 
-use super::{Arm, EngineConfig, Finite};
+use super::{Arm, EngineConfig, Finite, KvType};
 use serde::{Deserialize, Serialize};
 
 /// One line of a device journal.
@@ -246,6 +246,9 @@ pub struct SelfProof {
     pub repack: String,
     /// Configuration in force.
     pub config: EngineConfig,
+    /// Element type of cached values, where it is another than that of keys, which the configuration names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_value_type: Option<KvType>,
     /// Worker threads that serve single tokens.
     pub threads_effective: u32,
     /// Worker threads that serve prompts.

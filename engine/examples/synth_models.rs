@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args_os().nth(1).map(PathBuf::from).ok_or("name a folder")?;
     std::fs::create_dir_all(&folder)?;
     let shape = Shape::parse("llama-1b")?;
-    for (quant, name) in [("q4_0", "Q4_0"), ("q4_k_m", "Q4_K_M"), ("q8_0", "Q8_0"), ("f16", "F16")] {
+    for (quant, name) in [("q4_0", "Q4_0"), ("q4_k_m", "Q4_K_M"), ("q8_0", "Q8_0")] {
         let path = folder.join(format!("synth-1B-{name}.gguf"));
         if !path.exists() {
             let part = path.with_extension("part");

@@ -29,40 +29,35 @@ pub fn sha256_file_with(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<St
 pub fn sha256_file_while(path: &Path, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Option<String>> {
     let fault = |e: &std::io::Error| EngineError::io("cannot read file", e).at(path.display().to_string());
     let mut file = File::open(path).map_err(|e| fault(&e))?;
-    let mut digest = Sha256::new();
-    let mut buffer = vec![0u8; 1 << 20];
-    let mut done = 0u64;
-    loop {
-        let n = match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(e) => return Err(fault(&e)),
-        };
-        digest.update(&buffer[..n]);
-        done += n as u64;
-        if !go_on(done) {
-            return Ok(None);
-        }
-    }
-    Ok(Some(hex(&digest.finalize())))
+    digest_while(&mut |buffer, _| file.read(buffer), go_on).map_err(|e| fault(&e))
 }
 
 /// sha256 of what an opened file holds, wherever it has been read to.
 pub fn sha256_opened(file: &File) -> std::io::Result<String> {
     use std::os::unix::fs::FileExt;
+    let whole = digest_while(&mut |buffer, at| file.read_at(buffer, at), &mut |_| true)?;
+    Ok(whole.expect("only a caller that says no ends it early"))
+}
+
+/// Hashes what `read` puts into a buffer for each position, until there is no more or `go_on` says no.
+fn digest_while(
+    read: &mut dyn FnMut(&mut [u8], u64) -> std::io::Result<usize>,
+    go_on: &mut dyn FnMut(u64) -> bool,
+) -> std::io::Result<Option<String>> {
     let mut digest = Sha256::new();
     let mut buffer = vec![0u8; 1 << 20];
-    let mut at = 0u64;
+    let mut done = 0u64;
     loop {
-        match file.read_at(&mut buffer, at) {
-            Ok(0) => return Ok(hex(&digest.finalize())),
-            Ok(n) => {
-                digest.update(&buffer[..n]);
-                at += n as u64;
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+        let n = match read(&mut buffer, done) {
+            Ok(0) => return Ok(Some(hex(&digest.finalize()))),
+            Ok(n) => n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(e) => return Err(e),
+        };
+        digest.update(&buffer[..n]);
+        done += n as u64;
+        if !go_on(done) {
+            return Ok(None);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! made for one vector at a time by the very kernel of a single step; but a stretch of rows is taken for all tokens
 //! before the next, so that the weights still come from memory once.
 
-use super::operators::{CHUNKS_PER_WORKER, Operators, ROWS_UNIT};
+use super::operators::{CHUNKS_PER_WORKER, Operators, ROWS_UNIT, rows_of};
 use super::weights::Matrix;
 use crate::kernels::{self, ActivationFormat, Activations, SharedOut};
 
@@ -43,13 +43,11 @@ impl Operators<'_> {
                 *slot = Some((units, *matrix, rows_of_token));
                 units += matrix.rows.div_ceil(ROWS_UNIT);
             }
-            let chunk = (units / (self.pool.threads() * CHUNKS_PER_WORKER)).clamp(1, UNITS_MAX);
+            let chunk = (units / (self.pool.active() * CHUNKS_PER_WORKER)).clamp(1, UNITS_MAX);
             let (isa, gguf, inputs) = (self.isa, self.gguf, &*inputs);
             self.pool.scatter(units, chunk, &|_, range| {
                 for (start, matrix, outs) in outs.iter().flatten() {
-                    let first = range.start.max(*start) - start;
-                    let end = range.end.saturating_sub(*start) * ROWS_UNIT;
-                    let rows = (first * ROWS_UNIT).min(matrix.rows)..end.min(matrix.rows);
+                    let rows = rows_of(&range, *start, matrix);
                     if rows.is_empty() {
                         continue;
                     }

@@ -19,11 +19,12 @@ pub use session::{BATCH_TOKENS_MAX, Logits, Session};
 use crate::error::{EngineError, Result};
 use crate::gguf::{Gguf, LoadMode};
 use crate::kernels::Isa;
-use crate::memory::{self, Locked};
+use crate::memory::{self, Locked, Region};
 use crate::protocol::EngineConfig;
 use crate::tokenizer::Tokenizer;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use weights::Weights;
 
 /// How a model is opened.
@@ -49,7 +50,8 @@ pub struct Model {
     weights: Weights,
     isa: Isa,
     locked: Locked,
-    repack_bytes: u64,
+    /// Weights rearranged at load, all in one stretch.
+    rearranged: Option<Arc<Region>>,
 }
 
 impl Model {
@@ -78,12 +80,12 @@ impl Model {
             ))));
         }
         let isa = isa.unwrap_or_else(Isa::detect);
-        Ok(Self { gguf, hyperparameters, tokenizer, weights, isa, locked: Locked::default(), repack_bytes: 0 })
+        Ok(Self { gguf, hyperparameters, tokenizer, weights, isa, locked: Locked::default(), rearranged: None })
     }
 
     /// As [`Self::load`], set up as `config` asks for: mapped pages are brought in where all of them fit into the memory
-    /// that can be had (`progress` hears how many bytes are done so far), rearranged, and locked if wanted. That locking was refused
-    /// is no error: see [`Self::lock_warning`].
+    /// that can be had (`progress` hears how many bytes are done so far), weights are rearranged, and what products read is
+    /// locked if wanted. That locking was refused is no error: see [`Self::lock_warning`].
     pub fn for_config(path: &Path, config: &EngineConfig, progress: &(dyn Fn(u64) + Sync)) -> Result<Self> {
         let mut model = Self::load(path, &LoadOptions { mmap: config.mmap, isa: None })?;
         // a model that does not fit would push its own first pages out again
@@ -92,7 +94,7 @@ impl Model {
         }
         model.repack(config, progress)?;
         if config.mlock {
-            model.locked = match model.weights.head.packed() {
+            model.locked = match &model.rearranged {
                 None => model.gguf.lock(),
                 Some(all) => memory::lock(all),
             };
@@ -102,12 +104,12 @@ impl Model {
 
     /// How weights are rearranged: `none`, or `strips-8`.
     pub fn repack_name(&self) -> &'static str {
-        if self.repack_bytes > 0 { "strips-8" } else { "none" }
+        if self.rearranged.is_some() { "strips-8" } else { "none" }
     }
 
     /// Bytes of rearranged weights.
     pub fn repack_bytes(&self) -> u64 {
-        self.repack_bytes
+        self.rearranged.as_ref().map_or(0, |region| region.len() as u64)
     }
 
     /// Bytes of the model that are locked in memory.

@@ -8,6 +8,7 @@ use crate::kernels::vector::attention::narrow;
 use crate::kernels::{self, ActivationFormat, Activations, Isa, SharedOut, vector};
 use crate::kv_cache::Place;
 use crate::pool::{Pool, SharedSlice};
+use std::ops::Range;
 
 /// Rows of a weight matrix that a worker takes at least.
 pub(super) const ROWS_UNIT: usize = 16;
@@ -32,6 +33,13 @@ pub struct Operators<'a> {
     pub n: usize,
     /// Added to the mean square in every norm.
     pub eps: f32,
+}
+
+/// Rows of a matrix whose units begin at `start`, for a range of the units of all matrices; empty when it has none of them.
+pub(super) fn rows_of(units: &Range<usize>, start: usize, matrix: &Matrix) -> Range<usize> {
+    let first = units.start.max(start) - start;
+    let end = units.end.saturating_sub(start) * ROWS_UNIT;
+    (first * ROWS_UNIT).min(matrix.rows)..end.min(matrix.rows)
 }
 
 impl Operators<'_> {
@@ -79,9 +87,7 @@ impl Operators<'_> {
             let (isa, gguf, activations) = (self.isa, self.gguf, &*self.activations);
             self.pool.scatter(units, chunk, &|_, range| {
                 for &(start, matrix, out) in outs.iter().flatten() {
-                    let first = range.start.max(start) - start;
-                    let end = range.end.saturating_sub(start) * ROWS_UNIT;
-                    let rows = (first * ROWS_UNIT).min(matrix.rows)..end.min(matrix.rows);
+                    let rows = rows_of(&range, start, matrix);
                     if !rows.is_empty() {
                         kernels::matmul(isa, matrix.weight_rows(gguf), rows, activations, out);
                     }

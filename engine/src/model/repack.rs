@@ -47,8 +47,7 @@ impl Model {
             }
         };
         if wanted {
-            self.repack_bytes = bytes as u64;
-            pack_all(&self.gguf, &mut self.weights, self.isa, bytes, progress)?;
+            self.rearranged = Some(pack_all(&self.gguf, &mut self.weights, self.isa, bytes, progress)?);
         }
         Ok(())
     }
@@ -60,7 +59,13 @@ fn slot_bytes(isa: Isa, matrix: &Matrix) -> usize {
         .map_or(0, |bytes| bytes.next_multiple_of(ALIGN_BYTES))
 }
 
-fn pack_all(gguf: &Gguf, weights: &mut Weights, isa: Isa, bytes: usize, progress: &(dyn Fn(u64) + Sync)) -> Result<()> {
+fn pack_all(
+    gguf: &Gguf,
+    weights: &mut Weights,
+    isa: Isa,
+    bytes: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Arc<Region>> {
     let mut region = Region::zeroed(bytes).map_err(|e| {
         EngineError::io(format!("no memory for {bytes} bytes of rearranged weights"), &e).hint("say --repack off")
     })?;
@@ -85,7 +90,7 @@ fn pack_all(gguf: &Gguf, weights: &mut Weights, isa: Isa, bytes: usize, progress
             matrix.set_packed(Arc::clone(&region), slot);
         }
     }
-    Ok(())
+    Ok(region)
 }
 
 fn push_jobs<'a>(jobs: &mut Vec<Job<'a>>, isa: Isa, weights: WeightRows<'a>, rows: usize, mut out: &'a mut [u8]) {

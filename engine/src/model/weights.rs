@@ -38,11 +38,6 @@ impl Matrix {
         }
     }
 
-    /// The memory that this matrix and all others were rearranged into.
-    pub fn packed(&self) -> Option<&[u8]> {
-        self.packed.as_ref().map(|(region, _)| &region[..])
-    }
-
     /// Bytes that a product with this matrix reads.
     pub fn bytes(&self) -> usize {
         self.packed.as_ref().map_or(self.info.bytes(), |(_, at)| at.len())

@@ -60,7 +60,7 @@ pub struct Activations {
     format: ActivationFormat,
     n: usize,
     cols: usize,
-    /// F32, F16, BF16: (n, cols).
+    /// F32, F16, BF16: (n, cols), each vector at a multiple of [`floats_stride`].
     floats: Vec<f32>,
     /// Codes: (n, cols).
     codes: Vec<i8>,
@@ -76,12 +76,13 @@ impl Activations {
     /// Room for `n_max` vectors of `cols_max` elements.
     pub fn new(cols_max: usize, n_max: usize) -> Self {
         let size = cols_max * n_max;
+        let floats = floats_stride(cols_max) * n_max;
         let groups = n_max * cols_max.div_ceil(GROUP);
         Self {
             format: ActivationFormat::F32,
             n: 0,
             cols: 0,
-            floats: Vec::with_capacity(size),
+            floats: Vec::with_capacity(floats),
             codes: Vec::with_capacity(size),
             scales: Vec::with_capacity(groups),
             sums_32: Vec::with_capacity(groups),
@@ -138,13 +139,13 @@ impl Activations {
                 }
             });
         } else {
-            self.floats.resize(x.len(), 0.0);
-            let floats = Pieces::of(&mut self.floats, cols);
+            self.floats.resize(n * floats_stride(cols), 0.0);
+            let floats = Pieces::of(&mut self.floats, floats_stride(cols));
             share(n, &|vectors| {
                 for (at, x) in vectors.clone().zip(x[vectors.start * cols..vectors.end * cols].chunks_exact(cols)) {
                     assert!(done.fetch_add(1, Ordering::Relaxed) < n, "a vector is rounded once");
                     // SAFETY: as above.
-                    narrow_vector(isa, format, x, unsafe { floats.get(at) });
+                    narrow_vector(isa, format, x, &mut unsafe { floats.get(at) }[..cols]);
                 }
             });
         }
@@ -164,12 +165,14 @@ impl Activations {
         self.cols
     }
 
+    /// All vectors, and the elements from one to the next.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn all_floats(&self) -> &[f32] {
-        &self.floats[..self.n * self.cols]
+    pub(super) fn all_floats(&self) -> (&[f32], usize) {
+        let stride = floats_stride(self.cols);
+        (&self.floats[..self.n * stride], stride)
     }
     pub(super) fn floats(&self, n: usize) -> &[f32] {
-        &self.floats[n * self.cols..][..self.cols]
+        &self.floats[n * floats_stride(self.cols)..][..self.cols]
     }
     pub(super) fn codes(&self, n: usize) -> &[i8] {
         &self.codes[n * self.cols..][..self.cols]
@@ -188,6 +191,13 @@ impl Activations {
         let groups = self.cols / 16;
         &self.sums_16[n * groups..][..groups]
     }
+}
+
+/// Elements from one vector of floats to the next: an odd number of cache lines, since vectors a power of two apart fall
+/// into the same few sets of a cache and drive each other out.
+fn floats_stride(cols: usize) -> usize {
+    const LINE: usize = 64 / size_of::<f32>();
+    (cols.div_ceil(LINE) | 1) * LINE
 }
 
 /// Equal pieces of a slice, for several threads.
@@ -252,6 +262,8 @@ fn narrow_vector(isa: Isa, format: ActivationFormat, x: &[f32], out: &mut [f32])
             out.copy_from_slice(x);
             super::arm::through_half(out);
         }
+        #[cfg(target_arch = "x86_64")]
+        ActivationFormat::F16 if isa != Isa::Scalar => super::avx2::through_half(x, out),
         ActivationFormat::F16 => out.iter_mut().zip(x).for_each(|(o, v)| *o = f16::from_f32(*v).to_f32()),
         ActivationFormat::Bf16 => out.iter_mut().zip(x).for_each(|(o, v)| *o = bf16::from_f32(*v).to_f32()),
         _ => out.copy_from_slice(x),

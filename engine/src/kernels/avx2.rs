@@ -182,6 +182,8 @@ fn horizontal(x: __m256) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
 }
 
+pub(super) use floats::through_half;
+
 /// As `activations::largest_of_group`.
 pub(super) fn largest_of_32(x: &[f32]) -> (f32, bool) {
     assert!(x.len() == GROUP, "a group of 32");

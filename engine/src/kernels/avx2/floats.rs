@@ -23,9 +23,11 @@ const WIDEN_FROM: usize = 12;
 /// Rows and elements of a widened block, which stays in the first-level cache as the vectors pass.
 const BLOCK_ROWS: usize = 32;
 const BLOCK_COLS: usize = 256;
+/// Rows of a block that lie side by side: those that the product takes at a time.
+const STRIP_ROWS: usize = 16;
 
 thread_local! {
-    /// A widened block (elements, rows), and its products (vectors, rows).
+    /// A widened block (strips, elements, 16 rows), and its products (vectors, rows).
     static BLOCK: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
@@ -92,10 +94,15 @@ unsafe fn many<const KIND: usize>(weights: WeightRows<'_>, rows: Range<usize>, a
                 let width = (cols - col).min(BLOCK_COLS);
                 // SAFETY: these rows and columns lie within the weights; features as in the caller.
                 unsafe { widen_block::<KIND>(weights, first..first + count, col..col + width, block) };
-                let vectors = Rows { data: &acts.all_floats()[col..], stride: cols };
-                let widened = Rows { data: block, stride: BLOCK_ROWS };
-                let shape = (n, width, BLOCK_ROWS);
-                multiply_accumulate(Isa::Avx2, shape, vectors, widened, products, BLOCK_ROWS);
+                let next = if col + width < cols { (first, col + width) } else { (first + BLOCK_ROWS, 0) };
+                fetch_block(weights, next.0..rows.end.min(next.0 + BLOCK_ROWS), next.1);
+                let (floats, stride) = acts.all_floats();
+                let vectors = Rows { data: &floats[col..], stride };
+                for (strip, widened) in block.chunks_exact(BLOCK_COLS * STRIP_ROWS).enumerate() {
+                    let widened = Rows { data: widened, stride: STRIP_ROWS };
+                    let products = &mut products[strip * STRIP_ROWS..];
+                    multiply_accumulate(Isa::Avx2, (n, width, STRIP_ROWS), vectors, widened, products, BLOCK_ROWS);
+                }
             }
             for (n, products) in products.chunks_exact(BLOCK_ROWS).enumerate() {
                 out.put_row(n, first, &products[..count]);
@@ -104,7 +111,20 @@ unsafe fn many<const KIND: usize>(weights: WeightRows<'_>, rows: Range<usize>, a
     });
 }
 
-/// Columns of up to [`BLOCK_ROWS`] rows, widened, into `block` (columns, [`BLOCK_ROWS`]); what is missing are zeros.
+/// Asks for the columns from `col` on of some rows, to be there when they are widened.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn fetch_block(weights: WeightRows<'_>, rows: Range<usize>, col: usize) {
+    for row in rows {
+        let row = weights.row(row);
+        let element = row.len() / weights.cols;
+        let columns = &row[col * element..weights.cols.min(col + BLOCK_COLS) * element];
+        for line in columns.chunks(64) {
+            _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast());
+        }
+    }
+}
+
+/// Columns of up to [`BLOCK_ROWS`] rows, widened, into `block` (strips, columns, [`STRIP_ROWS`]); what is missing are zeros.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn widen_block<const KIND: usize>(
     weights: WeightRows<'_>,
@@ -115,22 +135,42 @@ unsafe fn widen_block<const KIND: usize>(
     for group in (0..BLOCK_ROWS).step_by(8) {
         let strip: [Option<&[u8]>; 8] =
             std::array::from_fn(|r| (rows.start + group + r < rows.end).then(|| weights.row(rows.start + group + r)));
+        let block = &mut block[group / STRIP_ROWS * BLOCK_COLS * STRIP_ROWS + group % STRIP_ROWS..];
+        let mut done = 0;
+        if KIND != 0 {
+            done = cols.len() / 16 * 16;
+            for at in (0..done).step_by(16) {
+                let rows = strip.map(|row| match row {
+                    // SAFETY: sixteen elements of two bytes from this column on lie within the row.
+                    Some(row) => unsafe { _mm256_loadu_si256(row.as_ptr().add(2 * (cols.start + at)).cast()) },
+                    None => _mm256_setzero_si256(),
+                });
+                for (i, column) in transpose_halves(rows).into_iter().enumerate() {
+                    let (low, high) = (_mm256_castsi256_si128(column), _mm256_extracti128_si256::<1>(column));
+                    for (column, eight) in [(at + i, low), (at + 8 + i, high)] {
+                        let to = &mut block[column * STRIP_ROWS..][..8];
+                        // SAFETY: `to` has eight floats.
+                        unsafe { _mm256_storeu_ps(to.as_mut_ptr(), widened::<KIND>(eight)) };
+                    }
+                }
+            }
+        }
         let whole = cols.len() / 8 * 8;
-        for at in (0..whole).step_by(8) {
+        for at in (done..whole).step_by(8) {
             let square = strip.map(|row| match row {
                 // SAFETY: eight elements from this column on lie within the row.
                 Some(row) => unsafe { eight::<KIND>(row.as_ptr(), cols.start + at) },
                 None => _mm256_setzero_ps(),
             });
             for (i, column) in transpose(square).into_iter().enumerate() {
-                let to = &mut block[(at + i) * BLOCK_ROWS + group..][..8];
+                let to = &mut block[(at + i) * STRIP_ROWS..][..8];
                 // SAFETY: `to` has eight floats.
                 unsafe { _mm256_storeu_ps(to.as_mut_ptr(), column) };
             }
         }
         for at in whole..cols.len() {
             for (r, row) in strip.iter().enumerate() {
-                block[at * BLOCK_ROWS + group + r] = row.map_or(0.0, |row| scalar_at::<KIND>(row, cols.start + at));
+                block[at * STRIP_ROWS + r] = row.map_or(0.0, |row| scalar_at::<KIND>(row, cols.start + at));
             }
         }
     }
@@ -176,13 +216,37 @@ unsafe fn eight<const KIND: usize>(row: *const u8, at: usize) -> __m256 {
     unsafe {
         match KIND {
             0 => _mm256_loadu_ps(row.cast::<f32>().add(at)),
-            1 => _mm256_cvtph_ps(_mm_loadu_si128(row.add(2 * at).cast())),
-            _ => {
-                let upper = _mm256_cvtepu16_epi32(_mm_loadu_si128(row.add(2 * at).cast()));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(upper))
-            }
+            _ => widened::<KIND>(_mm_loadu_si128(row.add(2 * at).cast())),
         }
     }
+}
+
+/// Eight numbers of 16 bits: half precision where `KIND` is 1, else bfloat16.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn widened<const KIND: usize>(eight: __m128i) -> __m256 {
+    if KIND == 1 {
+        return _mm256_cvtph_ps(eight);
+    }
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(eight)))
+}
+
+/// Columns 0 to 7 of 8 rows of 16 numbers of 16 bits, and in the upper halves columns 8 to 15.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn transpose_halves(r: [__m256i; 8]) -> [__m256i; 8] {
+    let low: [__m256i; 4] = std::array::from_fn(|i| _mm256_unpacklo_epi16(r[2 * i], r[2 * i + 1]));
+    let high: [__m256i; 4] = std::array::from_fn(|i| _mm256_unpackhi_epi16(r[2 * i], r[2 * i + 1]));
+    let mut out = [_mm256_setzero_si256(); 8];
+    for (half, pairs) in [low, high].into_iter().enumerate() {
+        let two = [_mm256_unpacklo_epi32(pairs[0], pairs[1]), _mm256_unpacklo_epi32(pairs[2], pairs[3])];
+        let next = [_mm256_unpackhi_epi32(pairs[0], pairs[1]), _mm256_unpackhi_epi32(pairs[2], pairs[3])];
+        out[4 * half] = _mm256_unpacklo_epi64(two[0], two[1]);
+        out[4 * half + 1] = _mm256_unpackhi_epi64(two[0], two[1]);
+        out[4 * half + 2] = _mm256_unpacklo_epi64(next[0], next[1]);
+        out[4 * half + 3] = _mm256_unpackhi_epi64(next[0], next[1]);
+    }
+    out
 }
 
 fn scalar_at<const KIND: usize>(row: &[u8], at: usize) -> f32 {
@@ -190,5 +254,27 @@ fn scalar_at<const KIND: usize>(row: &[u8], at: usize) -> f32 {
         0 => f32::from_le_bytes([row[4 * at], row[4 * at + 1], row[4 * at + 2], row[4 * at + 3]]),
         1 => f16::from_le_bytes([row[2 * at], row[2 * at + 1]]).to_f32(),
         _ => bf16::from_le_bytes([row[2 * at], row[2 * at + 1]]).to_f32(),
+    }
+}
+
+/// `x` rounded to half precision and back.
+pub(in crate::kernels) fn through_half(x: &[f32], out: &mut [f32]) {
+    assert_eq!(x.len(), out.len(), "as many elements as there were");
+    // SAFETY: the caller chose AVX2, which exists only where the processor has F16C too; lengths were just asserted.
+    unsafe { through_half_by_eight(x, out) };
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn through_half_by_eight(x: &[f32], out: &mut [f32]) {
+    let whole = x.len() / 8 * 8;
+    for at in (0..whole).step_by(8) {
+        // SAFETY: eight elements from `at` on are in both.
+        unsafe {
+            let half = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(x.as_ptr().add(at)));
+            _mm256_storeu_ps(out.as_mut_ptr().add(at), _mm256_cvtph_ps(half));
+        }
+    }
+    for (o, v) in out[whole..].iter_mut().zip(&x[whole..]) {
+        *o = f16::from_f32(*v).to_f32();
     }
 }

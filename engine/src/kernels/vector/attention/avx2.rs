@@ -473,6 +473,11 @@ pub unsafe fn multiply_accumulate(
     }
 }
 
+/// Floats of a cache line.
+const LINE: usize = 64 / size_of::<f32>();
+
+/// The next M rows of `a` are asked for on the way: they are short pieces far apart, which no processor foresees.
+///
 /// # Safety
 /// M rows of k at `a`, k rows of 16 at `b` and M rows of 16 at `c` must be accessible at their strides.
 #[inline]
@@ -489,12 +494,17 @@ unsafe fn block<const M: usize>(
     let mut sums = [[_mm256_setzero_ps(); 2]; M];
     // SAFETY: all offsets are within the rows promised by the caller.
     unsafe {
-        for j in 0..k {
-            let (low, high) = (_mm256_loadu_ps(b.add(j * b_stride)), _mm256_loadu_ps(b.add(j * b_stride + 8)));
-            for (i, sum) in sums.iter_mut().enumerate() {
-                let factor = _mm256_broadcast_ss(&*a.add(i * a_stride + j));
-                sum[0] = _mm256_fmadd_ps(factor, low, sum[0]);
-                sum[1] = _mm256_fmadd_ps(factor, high, sum[1]);
+        for line in (0..k).step_by(LINE) {
+            for i in 0..M {
+                _mm_prefetch::<_MM_HINT_T0>(a.wrapping_add((M + i) * a_stride + line).cast());
+            }
+            for j in line..k.min(line + LINE) {
+                let (low, high) = (_mm256_loadu_ps(b.add(j * b_stride)), _mm256_loadu_ps(b.add(j * b_stride + 8)));
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    let factor = _mm256_broadcast_ss(&*a.add(i * a_stride + j));
+                    sum[0] = _mm256_fmadd_ps(factor, low, sum[0]);
+                    sum[1] = _mm256_fmadd_ps(factor, high, sum[1]);
+                }
             }
         }
         for (i, sum) in sums.iter().enumerate() {

@@ -1,10 +1,10 @@
 //! Activations, rounded once for all the rows they meet.
 
-use super::Isa;
+use super::{Isa, vector};
 use crate::gguf::TensorType;
 use half::{bf16, f16};
-use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::marker::PhantomData;
+use std::slice;
 
 /// Elements that share a scale.
 pub(super) const GROUP: usize = 32;
@@ -32,6 +32,15 @@ impl ActivationFormat {
     /// All formats.
     pub const ALL: [Self; 6] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q8_1, Self::Q8K];
 
+    /// Elements that are rounded together.
+    pub fn block_elements(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => 1,
+            Self::Q8_0 | Self::Q8_1 => GROUP,
+            Self::Q8K => 8 * GROUP,
+        }
+    }
+
     /// Whether activations are codes in this format.
     pub fn is_quantised(self) -> bool {
         matches!(self, Self::Q8_0 | Self::Q8_1 | Self::Q8K)
@@ -52,8 +61,21 @@ pub fn activation_format(tensor_type: TensorType) -> ActivationFormat {
     }
 }
 
-/// Has a number of items worked on in ranges, by any threads, and returns when all are done.
-pub type Share<'a> = &'a dyn Fn(usize, &(dyn Fn(Range<usize>) + Sync));
+/// Elements to be rounded: as they are, or normed on the way.
+#[derive(Clone, Copy)]
+pub(super) struct Scaled<'a> {
+    pub values: &'a [f32],
+    /// A weight for each element, and the factor of all of them: `value * factor * weight`.
+    pub weights: Option<(&'a [f32], f32)>,
+}
+
+/// Where the codes of some whole blocks go.
+pub(super) struct CodesMut<'a> {
+    pub codes: &'a mut [i8],
+    pub scales: &'a mut [f32],
+    pub sums_32: &'a mut [f32],
+    pub sums_16: &'a mut [f32],
+}
 
 /// `n` vectors of `cols` elements, rounded. Buffers are made for the largest shape and used again.
 pub struct Activations {
@@ -102,54 +124,45 @@ impl Activations {
     /// # Panics
     /// When `x` has another size, or for codes when `cols` is no whole number of their blocks.
     pub fn fill(&mut self, isa: Isa, format: ActivationFormat, x: &[f32], n: usize, cols: usize) {
-        self.fill_by(isa, format, x, (n, cols), &|n, round| round(0..n));
+        assert_eq!(x.len(), n * cols, "activations of shape (n, cols)");
+        // SAFETY: one thread, one vector after the other, and all of them.
+        let filling = unsafe { self.begin(isa, format, (n, cols)) };
+        for (vector, x) in x.chunks_exact(cols.max(1)).enumerate() {
+            filling.put(vector, 0, x);
+        }
     }
 
-    /// As [`Self::fill`] for `shape` (n, cols), by several threads: `share` is given n and what rounds a range of vectors; it
-    /// must call that for every vector once, from any thread, and return when all calls have.
-    pub fn fill_by(
-        &mut self,
-        isa: Isa,
-        format: ActivationFormat,
-        x: &[f32],
-        (n, cols): (usize, usize),
-        share: Share<'_>,
-    ) {
-        assert_eq!(x.len(), n * cols, "activations of shape (n, cols)");
+    /// Makes room for `shape` (n, cols) in `format`, which what is returned then fills.
+    ///
+    /// # Safety
+    /// No two threads put the same elements at once, and none reads what is not complete.
+    ///
+    /// # Panics
+    /// For codes when `cols` is no whole number of their blocks.
+    pub unsafe fn begin(&mut self, isa: Isa, format: ActivationFormat, (n, cols): (usize, usize)) -> Filling<'_> {
+        assert!(cols.is_multiple_of(format.block_elements()), "quantised weights have rows of whole blocks");
         (self.format, self.n, self.cols) = (format, n, cols);
-        let done = AtomicUsize::new(0);
+        let size = n * cols;
         if format.is_quantised() {
-            // Q8K shares a scale among eight groups
-            let block = if format == ActivationFormat::Q8K { 8 * GROUP } else { GROUP };
-            assert!(cols.is_multiple_of(block), "quantised weights have rows of whole blocks");
-            let groups = x.len() / GROUP;
-            self.codes.resize(x.len(), 0);
-            self.scales.resize(groups, 0.0);
-            self.sums_32.resize(groups, 0.0);
-            self.sums_16.resize(2 * groups, 0.0);
-            let (codes, scales) = (Pieces::of(&mut self.codes, cols), Pieces::of(&mut self.scales, cols / GROUP));
-            let sums_32 = Pieces::of(&mut self.sums_32, cols / GROUP);
-            let sums_16 = Pieces::of(&mut self.sums_16, cols / 16);
-            share(n, &|vectors| {
-                for (at, x) in vectors.clone().zip(x[vectors.start * cols..vectors.end * cols].chunks_exact(cols)) {
-                    assert!(done.fetch_add(1, Ordering::Relaxed) < n, "a vector is rounded once");
-                    // SAFETY: `share` hands out every vector once.
-                    let parts = unsafe { (codes.get(at), scales.get(at), sums_32.get(at), sums_16.get(at)) };
-                    round_vector(isa, format, x, parts);
-                }
-            });
+            self.codes.resize(size, 0);
+            self.scales.resize(size / GROUP, 0.0);
+            self.sums_32.resize(size / GROUP, 0.0);
+            self.sums_16.resize(size / 16, 0.0);
         } else {
             self.floats.resize(n * floats_stride(cols), 0.0);
-            let floats = Pieces::of(&mut self.floats, floats_stride(cols));
-            share(n, &|vectors| {
-                for (at, x) in vectors.clone().zip(x[vectors.start * cols..vectors.end * cols].chunks_exact(cols)) {
-                    assert!(done.fetch_add(1, Ordering::Relaxed) < n, "a vector is rounded once");
-                    // SAFETY: as above.
-                    narrow_vector(isa, format, x, &mut unsafe { floats.get(at) }[..cols]);
-                }
-            });
         }
-        assert_eq!(done.into_inner(), n, "every vector is rounded");
+        Filling {
+            isa,
+            format,
+            n,
+            cols,
+            floats: self.floats.as_mut_ptr(),
+            codes: self.codes.as_mut_ptr(),
+            scales: self.scales.as_mut_ptr(),
+            sums_32: self.sums_32.as_mut_ptr(),
+            sums_16: self.sums_16.as_mut_ptr(),
+            _borrow: PhantomData,
+        }
     }
 
     /// The format in force.
@@ -200,40 +213,112 @@ fn floats_stride(cols: usize) -> usize {
     (cols.div_ceil(LINE) | 1) * LINE
 }
 
-/// Equal pieces of a slice, for several threads.
-struct Pieces<T> {
-    start: *mut T,
-    len: usize,
-    count: usize,
-}
-
-// SAFETY: pieces do not overlap, and whoever takes one promises that nobody else has it; `T` are plain numbers.
-unsafe impl<T: Send> Sync for Pieces<T> {}
-
-impl<T> Pieces<T> {
-    fn of(slice: &mut [T], len: usize) -> Self {
-        Self { start: slice.as_mut_ptr(), len, count: slice.len() / len.max(1) }
-    }
-
-    /// Piece `at`.
-    ///
-    /// # Safety
-    /// Nobody else uses this piece, and the slice is not used otherwise, for as long as it is in use.
-    #[allow(clippy::mut_from_ref)]
-    unsafe fn get(&self, at: usize) -> &mut [T] {
-        assert!(at < self.count, "piece {at} of {}", self.count);
-        // SAFETY: in bounds by the assertion, unique by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(at * self.len), self.len) }
-    }
-}
-
-/// Rounds a vector to codes, scales and sums over 32 and over 16 elements.
-fn round_vector(
+/// Activations that are being rounded, by any threads at once.
+#[derive(Clone, Copy)]
+pub struct Filling<'a> {
     isa: Isa,
     format: ActivationFormat,
-    x: &[f32],
-    (codes, scales, sums_32, sums_16): (&mut [i8], &mut [f32], &mut [f32], &mut [f32]),
-) {
+    n: usize,
+    cols: usize,
+    floats: *mut f32,
+    codes: *mut i8,
+    scales: *mut f32,
+    sums_32: *mut f32,
+    sums_16: *mut f32,
+    _borrow: PhantomData<&'a mut Activations>,
+}
+
+// SAFETY: whoever called `Activations::begin` promised that threads put different elements.
+unsafe impl Send for Filling<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Filling<'_> {}
+
+impl Filling<'_> {
+    /// Elements that are rounded together, and so put together.
+    pub fn block_elements(&self) -> usize {
+        self.format.block_elements()
+    }
+
+    /// Rounds `x`, which become the elements of `vector` from `first` on.
+    ///
+    /// # Panics
+    /// When they lie outside the vector, or are no whole blocks.
+    pub fn put(&self, vector: usize, first: usize, x: &[f32]) {
+        self.put_scaled(vector, first, Scaled { values: x, weights: None });
+    }
+
+    /// Rounds a whole vector's norm, `x / sqrt(mean(x²) + eps) * weight`.
+    ///
+    /// # Panics
+    /// When `x` or `weight` is not as long as a vector.
+    pub fn put_normed(&self, vector: usize, x: &[f32], weight: &[f32], eps: f32) {
+        assert!(x.len() == self.cols && weight.len() == self.cols, "a whole vector and its weights");
+        let scale = vector::rms_scale(self.isa, x, eps);
+        self.put_scaled(vector, 0, Scaled { values: x, weights: Some((weight, scale)) });
+    }
+
+    fn put_scaled(&self, vector: usize, first: usize, x: Scaled<'_>) {
+        let len = x.values.len();
+        assert!(vector < self.n && first + len <= self.cols, "elements outside the activations");
+        let block = self.format.block_elements();
+        assert!(first.is_multiple_of(block) && len.is_multiple_of(block), "whole blocks");
+        let at = vector * self.cols + first;
+        // SAFETY: `Activations::begin` made room for n vectors of `cols` elements in the buffers of this format, which the
+        // assertions hold the range within; its caller promised that no other thread has these elements now.
+        unsafe {
+            if self.format.is_quantised() {
+                let out = CodesMut {
+                    codes: slice::from_raw_parts_mut(self.codes.add(at), len),
+                    scales: slice::from_raw_parts_mut(self.scales.add(at / GROUP), len / GROUP),
+                    sums_32: slice::from_raw_parts_mut(self.sums_32.add(at / GROUP), len / GROUP),
+                    sums_16: slice::from_raw_parts_mut(self.sums_16.add(at / 16), len / 16),
+                };
+                round_scaled(self.isa, self.format, x, out);
+            } else {
+                narrow_scaled(
+                    self.isa,
+                    self.format,
+                    x,
+                    slice::from_raw_parts_mut(self.floats.add(vector * floats_stride(self.cols) + first), len),
+                );
+            }
+        }
+    }
+}
+
+/// Rounds whole blocks, normed on the way where there are weights.
+fn round_scaled(isa: Isa, format: ActivationFormat, x: Scaled<'_>, out: CodesMut<'_>) {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx2 {
+        return super::avx2::round_vector(format, x, out);
+    }
+    let Some((weights, scale)) = x.weights else { return round_vector(isa, format, x.values, out) };
+    // a few blocks at a time, in a buffer that stays in the nearest cache
+    let CodesMut { mut codes, mut scales, mut sums_32, mut sums_16 } = out;
+    let mut normed = [0.0; 8 * GROUP];
+    for (x, weights) in x.values.chunks(normed.len()).zip(weights.chunks(normed.len())) {
+        let normed = &mut normed[..x.len()];
+        vector::scale_each(isa, x, scale, weights, normed);
+        let part = CodesMut {
+            codes: take_front(&mut codes, x.len()),
+            scales: take_front(&mut scales, x.len() / GROUP),
+            sums_32: take_front(&mut sums_32, x.len() / GROUP),
+            sums_16: take_front(&mut sums_16, x.len() / 16),
+        };
+        round_vector(isa, format, normed, part);
+    }
+}
+
+/// Takes the first `len` elements off a slice.
+fn take_front<'a, T>(slice: &mut &'a mut [T], len: usize) -> &'a mut [T] {
+    let (front, rest) = std::mem::take(slice).split_at_mut(len);
+    *slice = rest;
+    front
+}
+
+/// Rounds whole blocks to codes, scales and sums over 32 and over 16 elements.
+fn round_vector(isa: Isa, format: ActivationFormat, x: &[f32], out: CodesMut<'_>) {
+    let CodesMut { codes, scales, sums_32, sums_16 } = out;
     let shared = if format == ActivationFormat::Q8K { 8 } else { 1 };
     for (i, block) in x.chunks_exact(shared * GROUP).enumerate() {
         let (scale, inverse) = scale_of(isa, format, block);
@@ -253,20 +338,26 @@ fn round_vector(
     }
 }
 
+/// Narrows elements to the precision of their format, normed on the way where there are weights.
+fn narrow_scaled(isa: Isa, format: ActivationFormat, x: Scaled<'_>, out: &mut [f32]) {
+    match x.weights {
+        Some((weights, scale)) => vector::scale_each(isa, x.values, scale, weights, out),
+        None => out.copy_from_slice(x.values),
+    }
+    narrow_vector(isa, format, out);
+}
+
 /// Rounds a vector to the precision of its format.
-fn narrow_vector(isa: Isa, format: ActivationFormat, x: &[f32], out: &mut [f32]) {
+fn narrow_vector(isa: Isa, format: ActivationFormat, x: &mut [f32]) {
     let _ = isa;
     match format {
         #[cfg(target_arch = "aarch64")]
-        ActivationFormat::F16 if isa != Isa::Scalar => {
-            out.copy_from_slice(x);
-            super::arm::through_half(out);
-        }
+        ActivationFormat::F16 if isa != Isa::Scalar => super::arm::through_half(x),
         #[cfg(target_arch = "x86_64")]
-        ActivationFormat::F16 if isa != Isa::Scalar => super::avx2::through_half(x, out),
-        ActivationFormat::F16 => out.iter_mut().zip(x).for_each(|(o, v)| *o = f16::from_f32(*v).to_f32()),
-        ActivationFormat::Bf16 => out.iter_mut().zip(x).for_each(|(o, v)| *o = bf16::from_f32(*v).to_f32()),
-        _ => out.copy_from_slice(x),
+        ActivationFormat::F16 if isa != Isa::Scalar => super::avx2::through_half(x),
+        ActivationFormat::F16 => x.iter_mut().for_each(|v| *v = f16::from_f32(*v).to_f32()),
+        ActivationFormat::Bf16 => x.iter_mut().for_each(|v| *v = bf16::from_f32(*v).to_f32()),
+        _ => {}
     }
 }
 
@@ -275,8 +366,6 @@ fn narrow_vector(isa: Isa, format: ActivationFormat, x: &[f32], out: &mut [f32])
 fn scale_of(isa: Isa, format: ActivationFormat, block: &[f32]) -> (f32, f32) {
     let (largest, finite) = block.chunks_exact(GROUP).fold((0.0f32, true), |(largest, finite), x| {
         let (m, f) = match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => super::avx2::largest_of_32(x),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => super::arm::largest_of_32(x),
             _ => largest_of_group(x),
@@ -306,10 +395,6 @@ fn largest_of_group(x: &[f32]) -> (f32, bool) {
 
 /// Nearest codes (ties to even) of a group of 32, and their sums in either half.
 fn round_group(isa: Isa, x: &[f32], inverse: f32, codes: &mut [i8]) -> [i32; 2] {
-    #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 {
-        return super::avx2::round_32(x, inverse, codes);
-    }
     #[cfg(target_arch = "aarch64")]
     if isa != Isa::Scalar {
         return super::arm::round_32(x, inverse, codes);

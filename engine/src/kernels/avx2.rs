@@ -6,13 +6,16 @@ mod floats;
 mod formats;
 mod matrix;
 mod packed;
+mod rounding;
 mod strips;
 mod vector;
 
 use super::activations::GROUP;
 use super::{Activations, Layout, SharedOut, WeightRows};
 use crate::gguf::TensorType;
+pub(super) use floats::through_half;
 use formats::{Format, Large, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Small};
+pub(super) use rounding::round_vector;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -180,57 +183,4 @@ fn horizontal(x: __m256) -> f32 {
     let four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
     let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
-}
-
-pub(super) use floats::through_half;
-
-/// As `activations::largest_of_group`.
-pub(super) fn largest_of_32(x: &[f32]) -> (f32, bool) {
-    assert!(x.len() == GROUP, "a group of 32");
-    // SAFETY: the length was just asserted; the caller chose AVX2, which exists only where the processor has it.
-    unsafe { largest_32(x.as_ptr()) }
-}
-
-/// As `activations::round_group`.
-pub(super) fn round_32(x: &[f32], inverse: f32, codes: &mut [i8]) -> [i32; 2] {
-    assert!(x.len() == GROUP && codes.len() == GROUP, "a group of 32");
-    // SAFETY: as above.
-    unsafe { round_codes(x.as_ptr(), inverse, codes.as_mut_ptr()) }
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn largest_32(x: *const f32) -> (f32, bool) {
-    // SAFETY: the caller gives 32 floats.
-    let v: [__m256; 4] = std::array::from_fn(|i| unsafe { _mm256_loadu_ps(x.add(8 * i)) });
-    let magnitude = |v| _mm256_andnot_ps(_mm256_set1_ps(-0.0), v);
-    let m =
-        _mm256_max_ps(_mm256_max_ps(magnitude(v[0]), magnitude(v[1])), _mm256_max_ps(magnitude(v[2]), magnitude(v[3])));
-    let four = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps::<1>(m));
-    let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-    let largest = _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)));
-    // x - x is NaN exactly when x is not finite, whatever `max` made of it
-    let odd = v.iter().fold(_mm256_setzero_ps(), |odd, v| {
-        _mm256_or_ps(odd, _mm256_cmp_ps::<_CMP_UNORD_Q>(_mm256_sub_ps(*v, *v), *v))
-    });
-    (largest, _mm256_movemask_ps(odd) == 0)
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn round_codes(x: *const f32, inverse: f32, codes: *mut i8) -> [i32; 2] {
-    let inverse = _mm256_set1_ps(inverse);
-    // SAFETY: the caller gives 32 floats.
-    let whole = |i: usize| unsafe { _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x.add(8 * i)), inverse)) };
-    let (low, high) = (_mm256_packs_epi32(whole(0), whole(1)), _mm256_packs_epi32(whole(2), whole(3)));
-    let bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    // SAFETY: the caller gives room for 32 codes.
-    unsafe { _mm256_storeu_si256(codes.cast(), bytes) };
-    let ones = _mm256_set1_epi16(1);
-    let sum = |pairs| {
-        let four = _mm256_madd_epi16(pairs, ones);
-        let four = _mm_add_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256::<1>(four));
-        let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b0100_1110>(four));
-        _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<0b1011_0001>(two)))
-    };
-    // `low` holds the first 16 codes
-    [sum(low), sum(high)]
 }

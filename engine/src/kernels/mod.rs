@@ -13,7 +13,7 @@ mod scalar;
 mod tests;
 pub mod vector;
 
-pub use activations::{ActivationFormat, Activations, activation_format};
+pub use activations::{ActivationFormat, Activations, Filling, activation_format};
 
 use crate::gguf::TensorType;
 use std::ops::Range;
@@ -127,6 +127,8 @@ pub struct SharedOut {
     data: *mut f32,
     len: usize,
     stride: usize,
+    /// Whether products are added to what is there.
+    adding: bool,
 }
 
 // SAFETY: whoever makes one promises that no two threads write the same element and nobody reads until all are done.
@@ -139,15 +141,26 @@ impl SharedOut {
     ///
     /// # Safety
     /// `data` must be valid for writes of `len` floats as long as the value or a copy of it is used, no element may be
-    /// written by two threads, and none may be read before all writers are done.
+    /// written by two threads, and none may be read by another thread than its writer before all writers are done.
     pub unsafe fn new(data: *mut f32, len: usize, stride: usize) -> Self {
-        Self { data, len, stride }
+        Self { data, len, stride, adding: false }
+    }
+
+    /// The same, where products are added to what is there; all of it must hold numbers.
+    pub fn adding(self) -> Self {
+        Self { adding: true, ..self }
+    }
+
+    /// Row `n` alone.
+    pub fn row(self, n: usize) -> Self {
+        assert!((n + 1) * self.stride <= self.len, "row {n} of {}", self.len / self.stride);
+        Self { data: self.data.wrapping_add(n * self.stride), len: self.stride, ..self }
     }
 
     /// Shares a slice; tests use it up before the slice goes.
     #[cfg(test)]
     pub(crate) fn over(out: &mut [f32], stride: usize) -> Self {
-        Self { data: out.as_mut_ptr(), len: out.len(), stride }
+        Self { data: out.as_mut_ptr(), len: out.len(), stride, adding: false }
     }
 
     #[inline]
@@ -155,7 +168,10 @@ impl SharedOut {
         let at = n * self.stride + column;
         assert!(at < self.len && column < self.stride, "a product outside the output");
         // SAFETY: in bounds by the assertion; the maker of this value promised that nobody else writes this element.
-        unsafe { *self.data.add(at) = value };
+        unsafe {
+            let to = self.data.add(at);
+            *to = if self.adding { *to + value } else { value };
+        }
     }
 
     /// Several columns from `column` on.
@@ -165,7 +181,15 @@ impl SharedOut {
         let at = n * self.stride + column;
         assert!(at + values.len() <= self.len && column + values.len() <= self.stride, "a product outside the output");
         // SAFETY: as in `put`.
-        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.data.add(at), values.len()) };
+        unsafe {
+            let to = self.data.add(at);
+            if !self.adding {
+                return std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len());
+            }
+            for (i, value) in values.iter().enumerate() {
+                *to.add(i) += value;
+            }
+        }
     }
 }
 

@@ -245,3 +245,96 @@ fn on_arm_a_product_has_the_same_bits_on_every_instruction_set_and_in_every_batc
         }
     }
 }
+
+/// All that kernels read of `n` vectors, as bits.
+fn bits_of(acts: &Activations) -> Vec<u32> {
+    let mut all = Vec::new();
+    for n in 0..acts.n() {
+        if acts.format().is_quantised() {
+            all.extend(acts.codes(n).iter().map(|c| *c as u32));
+            all.extend([acts.scales(n), acts.sums_32(n), acts.sums_16(n)].into_iter().flatten().map(|v| v.to_bits()));
+        } else {
+            all.extend(acts.floats(n).iter().map(|v| v.to_bits()));
+        }
+    }
+    all
+}
+
+/// Vectors with what rounding must not stumble over: zeros, ties of magnitude, numbers that overflow a half-precision scale.
+fn vectors_to_round(n: usize, cols: usize) -> Vec<f32> {
+    let mut x: Vec<f32> = (0..n * cols).map(|i| ((i * 7919 + 13) % 2003) as f32 / 500.0 - 2.0).collect();
+    x[..32].fill(0.0);
+    x[32..64].fill(-1.5);
+    (x[70], x[90]) = (7.5, -7.5);
+    (x[300], x[310], x[520]) = (-9.25, 9.25, 1e9);
+    x
+}
+
+#[test]
+fn activations_are_rounded_alike_by_every_instruction_set_and_in_any_pieces() {
+    let (n, cols) = (3, 768);
+    let x = vectors_to_round(n, cols);
+    for format in ActivationFormat::ALL {
+        let mut specification = Activations::new(cols, n);
+        specification.fill(Isa::Scalar, format, &x, n, cols);
+        for isa in Isa::available() {
+            let mut acts = Activations::new(cols, n);
+            acts.fill(isa, format, &x, n, cols);
+            assert_eq!(bits_of(&acts), bits_of(&specification), "{isa:?} {format:?}");
+            let mut pieces = Activations::new(cols, n);
+            // SAFETY: one thread, which puts everything.
+            let filling = unsafe { pieces.begin(isa, format, (n, cols)) };
+            for at in (0..n * cols).step_by(filling.block_elements()).rev() {
+                filling.put(at / cols, at % cols, &x[at..at + filling.block_elements()]);
+            }
+            assert_eq!(bits_of(&pieces), bits_of(&specification), "{isa:?} {format:?} in pieces");
+        }
+    }
+}
+
+#[test]
+fn a_norm_that_is_rounded_at_once_has_the_bits_of_one_that_was_written_first() {
+    let (n, cols) = (3, 768);
+    let x = vectors_to_round(n, cols);
+    let weight: Vec<f32> = (0..cols).map(|i| 0.5 + (i % 11) as f32 / 7.0).collect();
+    for format in ActivationFormat::ALL {
+        for isa in Isa::available() {
+            let mut normed = vec![0.0; n * cols];
+            for (x, out) in x.chunks_exact(cols).zip(normed.chunks_exact_mut(cols)) {
+                vector::rms_norm(isa, x, &weight, 1e-5, out);
+            }
+            let (mut apart, mut fused) = (Activations::new(cols, n), Activations::new(cols, n));
+            apart.fill(isa, format, &normed, n, cols);
+            // SAFETY: one thread, which puts everything.
+            let filling = unsafe { fused.begin(isa, format, (n, cols)) };
+            for (vector, x) in x.chunks_exact(cols).enumerate() {
+                filling.put_normed(vector, x, &weight, 1e-5);
+            }
+            assert_eq!(bits_of(&fused), bits_of(&apart), "{isa:?} {format:?}");
+        }
+    }
+}
+
+#[test]
+fn products_can_be_added_to_what_is_there() {
+    let (cols, rows) = (256, 21);
+    let x: Vec<f32> = vectors_to_round(13, cols).into_iter().map(|v| v.clamp(-10.0, 10.0)).collect();
+    for tensor_type in TensorType::ALL {
+        let data: Vec<u8> = (0..rows).flat_map(|r| noise_row(tensor_type, cols, 77 + r)).collect();
+        let weights = WeightRows { layout: Layout::Rows, tensor_type, cols, data: &data };
+        for (isa, n) in Isa::available().into_iter().flat_map(|isa| [1, 2, 13].map(|n| (isa, n))) {
+            let mut acts = Activations::new(cols, n);
+            acts.fill(isa, activation_format(tensor_type), &x[..n * cols], n, cols);
+            for (layout, data) in layouts(isa, weights, rows as usize) {
+                let weights = WeightRows { layout, data: &data, ..weights };
+                let (mut products, mut sums) = (vec![0.0; n * rows as usize], vec![0.0; n * rows as usize]);
+                sums.iter_mut().enumerate().for_each(|(i, v)| *v = i as f32 - 7.0);
+                matmul(isa, weights, 0..rows as usize, &acts, SharedOut::over(&mut products, rows as usize));
+                matmul(isa, weights, 0..rows as usize, &acts, SharedOut::over(&mut sums, rows as usize).adding());
+                for (i, (sum, product)) in sums.iter().zip(&products).enumerate() {
+                    assert_eq!(*sum, i as f32 - 7.0 + product, "{isa:?} {layout:?} {tensor_type} n {n} at {i}");
+                }
+            }
+        }
+    }
+}

@@ -49,9 +49,29 @@ for_each_isa! {
 
 #[inline(always)]
 fn rms_norm_body<const FMA: bool>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let scale = 1.0 / (dot_body::<FMA>(x, x) / x.len() as f32 + eps).sqrt();
+    let scale = rms_scale_body::<FMA>(x, eps);
+    scale_each_body::<FMA>(x, scale, weight, out);
+}
+
+for_each_isa! {
+    /// The factor of [`rms_norm`]: `1 / sqrt(mean(x²) + eps)`.
+    rms_scale = rms_scale_body(x: &[f32], eps: f32) -> f32
+}
+
+#[inline(always)]
+fn rms_scale_body<const FMA: bool>(x: &[f32], eps: f32) -> f32 {
+    1.0 / (dot_body::<FMA>(x, x) / x.len() as f32 + eps).sqrt()
+}
+
+for_each_isa! {
+    /// `out = x * factor * weight`, element by element, all of one length.
+    scale_each = scale_each_body(x: &[f32], factor: f32, weight: &[f32], out: &mut [f32])
+}
+
+#[inline(always)]
+fn scale_each_body<const FMA: bool>(x: &[f32], factor: f32, weight: &[f32], out: &mut [f32]) {
     for ((o, &v), &w) in out.iter_mut().zip(x).zip(weight) {
-        *o = v * scale * w;
+        *o = v * factor * w;
     }
 }
 
@@ -62,7 +82,7 @@ for_each_isa! {
 
 #[inline(always)]
 fn rms_norm_in_place_body<const FMA: bool>(x: &mut [f32], weight: &[f32], eps: f32) {
-    let scale = 1.0 / (dot_body::<FMA>(x, x) / x.len() as f32 + eps).sqrt();
+    let scale = rms_scale_body::<FMA>(x, eps);
     for (v, &w) in x.iter_mut().zip(weight) {
         *v *= scale * w;
     }

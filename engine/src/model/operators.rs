@@ -71,8 +71,10 @@ impl Operators<'_> {
                 continue;
             }
             let pool = self.pool;
-            self.activations.fill_by(self.isa, format, x, (self.n, cols), &|n, round| {
-                pool.scatter(n, TOKENS_CHUNK, &|_, tokens| round(tokens));
+            // SAFETY: every token is one worker's, and the region ends before they are read.
+            let filling = unsafe { self.activations.begin(self.isa, format, (self.n, cols)) };
+            pool.scatter(self.n, TOKENS_CHUNK, &|_, tokens| {
+                tokens.for_each(|token| filling.put(token, 0, &x[token * cols..(token + 1) * cols]));
             });
             let mut outs = [None; 3];
             let mut units = 0;

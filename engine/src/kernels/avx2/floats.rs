@@ -257,24 +257,23 @@ fn scalar_at<const KIND: usize>(row: &[u8], at: usize) -> f32 {
     }
 }
 
-/// `x` rounded to half precision and back.
-pub(in crate::kernels) fn through_half(x: &[f32], out: &mut [f32]) {
-    assert_eq!(x.len(), out.len(), "as many elements as there were");
-    // SAFETY: the caller chose AVX2, which exists only where the processor has F16C too; lengths were just asserted.
-    unsafe { through_half_by_eight(x, out) };
+/// Rounds to half precision and back.
+pub(in crate::kernels) fn through_half(x: &mut [f32]) {
+    // SAFETY: the caller chose AVX2, which exists only where the processor has F16C too.
+    unsafe { through_half_by_eight(x) };
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn through_half_by_eight(x: &[f32], out: &mut [f32]) {
-    let whole = x.len() / 8 * 8;
-    for at in (0..whole).step_by(8) {
-        // SAFETY: eight elements from `at` on are in both.
+unsafe fn through_half_by_eight(x: &mut [f32]) {
+    let mut eights = x.chunks_exact_mut(8);
+    for eight in &mut eights {
+        // SAFETY: the chunk has eight floats.
         unsafe {
-            let half = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(x.as_ptr().add(at)));
-            _mm256_storeu_ps(out.as_mut_ptr().add(at), _mm256_cvtph_ps(half));
+            let half = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(eight.as_ptr()));
+            _mm256_storeu_ps(eight.as_mut_ptr(), _mm256_cvtph_ps(half));
         }
     }
-    for (o, v) in out[whole..].iter_mut().zip(&x[whole..]) {
-        *o = f16::from_f32(*v).to_f32();
+    for v in eights.into_remainder() {
+        *v = f16::from_f32(*v).to_f32();
     }
 }

@@ -70,6 +70,8 @@ pub struct Activations {
     sums_32: Vec<f32>,
     /// Codes: scale x sum of codes, (n, cols / 16).
     sums_16: Vec<f32>,
+    /// Codes: their sums alone, (n, cols / 16).
+    code_sums: Vec<i16>,
 }
 
 impl Activations {
@@ -86,6 +88,7 @@ impl Activations {
             scales: Vec::with_capacity(groups),
             sums_32: Vec::with_capacity(groups),
             sums_16: Vec::with_capacity(2 * groups),
+            code_sums: Vec::with_capacity(2 * groups),
         }
     }
 
@@ -93,7 +96,7 @@ impl Activations {
     pub fn bytes(&self) -> u64 {
         let floats =
             self.floats.capacity() + self.scales.capacity() + self.sums_32.capacity() + self.sums_16.capacity();
-        (4 * floats + self.codes.capacity()) as u64
+        (4 * floats + 2 * self.code_sums.capacity() + self.codes.capacity()) as u64
     }
 
     /// Rounds `x`, of shape (n, cols), into `format`.
@@ -126,15 +129,25 @@ impl Activations {
             self.scales.resize(groups, 0.0);
             self.sums_32.resize(groups, 0.0);
             self.sums_16.resize(2 * groups, 0.0);
+            self.code_sums.resize(2 * groups, 0);
             let (codes, scales) = (Pieces::of(&mut self.codes, cols), Pieces::of(&mut self.scales, cols / GROUP));
             let sums_32 = Pieces::of(&mut self.sums_32, cols / GROUP);
             let sums_16 = Pieces::of(&mut self.sums_16, cols / 16);
+            let code_sums = Pieces::of(&mut self.code_sums, cols / 16);
             share(n, &|vectors| {
                 for (at, x) in vectors.clone().zip(x[vectors.start * cols..vectors.end * cols].chunks_exact(cols)) {
                     assert!(done.fetch_add(1, Ordering::Relaxed) < n, "a vector is rounded once");
                     // SAFETY: `share` hands out every vector once.
-                    let parts = unsafe { (codes.get(at), scales.get(at), sums_32.get(at), sums_16.get(at)) };
-                    round_vector(isa, format, x, parts);
+                    let rounded = unsafe {
+                        Rounded {
+                            codes: codes.get(at),
+                            scales: scales.get(at),
+                            sums_32: sums_32.get(at),
+                            sums_16: sums_16.get(at),
+                            code_sums: code_sums.get(at),
+                        }
+                    };
+                    round_vector(isa, format, x, rounded);
                 }
             });
         } else {
@@ -183,7 +196,12 @@ impl Activations {
         let groups = self.cols / GROUP;
         &self.sums_32[n * groups..][..groups]
     }
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[cfg(target_arch = "aarch64")]
+    pub(super) fn code_sums(&self, n: usize) -> &[i16] {
+        let groups = self.cols / 16;
+        &self.code_sums[n * groups..][..groups]
+    }
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn sums_16(&self, n: usize) -> &[f32] {
         let groups = self.cols / 16;
         &self.sums_16[n * groups..][..groups]
@@ -217,25 +235,32 @@ impl<T> Pieces<T> {
     }
 }
 
+/// Where a rounded vector goes, see [`Activations`].
+struct Rounded<'a> {
+    codes: &'a mut [i8],
+    scales: &'a mut [f32],
+    sums_32: &'a mut [f32],
+    sums_16: &'a mut [f32],
+    code_sums: &'a mut [i16],
+}
+
 /// Rounds a vector to codes, scales and sums over 32 and over 16 elements.
-fn round_vector(
-    isa: Isa,
-    format: ActivationFormat,
-    x: &[f32],
-    (codes, scales, sums_32, sums_16): (&mut [i8], &mut [f32], &mut [f32], &mut [f32]),
-) {
+fn round_vector(isa: Isa, format: ActivationFormat, x: &[f32], to: Rounded<'_>) {
     let shared = if format == ActivationFormat::Q8K { 8 } else { 1 };
     for (i, block) in x.chunks_exact(shared * GROUP).enumerate() {
         let (scale, inverse) = scale_of(isa, format, block);
         let stored = if shared == 1 { f16::from_f32(scale).to_f32() } else { scale };
         for (g, x) in block.chunks_exact(GROUP).enumerate() {
             let group = i * shared + g;
-            let sums = round_group(isa, x, inverse, &mut codes[group * GROUP..][..GROUP]);
-            scales[group] = stored;
-            sums_16[2 * group] = stored * sums[0] as f32;
-            sums_16[2 * group + 1] = stored * sums[1] as f32;
+            let sums = round_group(isa, x, inverse, &mut to.codes[group * GROUP..][..GROUP]);
+            to.scales[group] = stored;
+            for (half, sum) in sums.into_iter().enumerate() {
+                to.sums_16[2 * group + half] = stored * sum as f32;
+                // 16 codes of 8 bits
+                to.code_sums[2 * group + half] = sum as i16;
+            }
             let sum = (sums[0] + sums[1]) as f32;
-            sums_32[group] = match format {
+            to.sums_32[group] = match format {
                 ActivationFormat::Q8_1 => f16::from_f32(scale * sum).to_f32(),
                 _ => stored * sum,
             };

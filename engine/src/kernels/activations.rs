@@ -75,6 +75,7 @@ pub(super) struct CodesMut<'a> {
     pub scales: &'a mut [f32],
     pub sums_32: &'a mut [f32],
     pub sums_16: &'a mut [f32],
+    pub code_sums: &'a mut [i16],
 }
 
 /// `n` vectors of `cols` elements, rounded. Buffers are made for the largest shape and used again.
@@ -92,6 +93,8 @@ pub struct Activations {
     sums_32: Vec<f32>,
     /// Codes: scale x sum of codes, (n, cols / 16).
     sums_16: Vec<f32>,
+    /// Codes: their sums alone, (n, cols / 16).
+    code_sums: Vec<i16>,
 }
 
 impl Activations {
@@ -109,6 +112,7 @@ impl Activations {
             scales: Vec::with_capacity(groups),
             sums_32: Vec::with_capacity(groups),
             sums_16: Vec::with_capacity(2 * groups),
+            code_sums: Vec::with_capacity(2 * groups),
         }
     }
 
@@ -116,7 +120,7 @@ impl Activations {
     pub fn bytes(&self) -> u64 {
         let floats =
             self.floats.capacity() + self.scales.capacity() + self.sums_32.capacity() + self.sums_16.capacity();
-        (4 * floats + self.codes.capacity()) as u64
+        (4 * floats + 2 * self.code_sums.capacity() + self.codes.capacity()) as u64
     }
 
     /// Rounds `x`, of shape (n, cols), into `format`.
@@ -148,6 +152,7 @@ impl Activations {
             self.scales.resize(size / GROUP, 0.0);
             self.sums_32.resize(size / GROUP, 0.0);
             self.sums_16.resize(size / 16, 0.0);
+            self.code_sums.resize(size / 16, 0);
         } else {
             self.floats.resize(n * floats_stride(cols), 0.0);
         }
@@ -161,6 +166,7 @@ impl Activations {
             scales: self.scales.as_mut_ptr(),
             sums_32: self.sums_32.as_mut_ptr(),
             sums_16: self.sums_16.as_mut_ptr(),
+            code_sums: self.code_sums.as_mut_ptr(),
             _borrow: PhantomData,
         }
     }
@@ -199,7 +205,12 @@ impl Activations {
         let groups = self.cols / GROUP;
         &self.sums_32[n * groups..][..groups]
     }
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[cfg(target_arch = "aarch64")]
+    pub(super) fn code_sums(&self, n: usize) -> &[i16] {
+        let groups = self.cols / 16;
+        &self.code_sums[n * groups..][..groups]
+    }
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn sums_16(&self, n: usize) -> &[f32] {
         let groups = self.cols / 16;
         &self.sums_16[n * groups..][..groups]
@@ -225,6 +236,7 @@ pub struct Filling<'a> {
     scales: *mut f32,
     sums_32: *mut f32,
     sums_16: *mut f32,
+    code_sums: *mut i16,
     _borrow: PhantomData<&'a mut Activations>,
 }
 
@@ -272,6 +284,7 @@ impl Filling<'_> {
                     scales: slice::from_raw_parts_mut(self.scales.add(at / GROUP), len / GROUP),
                     sums_32: slice::from_raw_parts_mut(self.sums_32.add(at / GROUP), len / GROUP),
                     sums_16: slice::from_raw_parts_mut(self.sums_16.add(at / 16), len / 16),
+                    code_sums: slice::from_raw_parts_mut(self.code_sums.add(at / 16), len / 16),
                 };
                 round_scaled(self.isa, self.format, x, out);
             } else {
@@ -294,7 +307,7 @@ fn round_scaled(isa: Isa, format: ActivationFormat, x: Scaled<'_>, out: CodesMut
     }
     let Some((weights, scale)) = x.weights else { return round_vector(isa, format, x.values, out) };
     // a few blocks at a time, in a buffer that stays in the nearest cache
-    let CodesMut { mut codes, mut scales, mut sums_32, mut sums_16 } = out;
+    let CodesMut { mut codes, mut scales, mut sums_32, mut sums_16, mut code_sums } = out;
     let mut normed = [0.0; 8 * GROUP];
     for (x, weights) in x.values.chunks(normed.len()).zip(weights.chunks(normed.len())) {
         let normed = &mut normed[..x.len()];
@@ -304,6 +317,7 @@ fn round_scaled(isa: Isa, format: ActivationFormat, x: Scaled<'_>, out: CodesMut
             scales: take_front(&mut scales, x.len() / GROUP),
             sums_32: take_front(&mut sums_32, x.len() / GROUP),
             sums_16: take_front(&mut sums_16, x.len() / 16),
+            code_sums: take_front(&mut code_sums, x.len() / 16),
         };
         round_vector(isa, format, normed, part);
     }
@@ -317,20 +331,22 @@ fn take_front<'a, T>(slice: &mut &'a mut [T], len: usize) -> &'a mut [T] {
 }
 
 /// Rounds whole blocks to codes, scales and sums over 32 and over 16 elements.
-fn round_vector(isa: Isa, format: ActivationFormat, x: &[f32], out: CodesMut<'_>) {
-    let CodesMut { codes, scales, sums_32, sums_16 } = out;
+fn round_vector(isa: Isa, format: ActivationFormat, x: &[f32], to: CodesMut<'_>) {
     let shared = if format == ActivationFormat::Q8K { 8 } else { 1 };
     for (i, block) in x.chunks_exact(shared * GROUP).enumerate() {
         let (scale, inverse) = scale_of(isa, format, block);
         let stored = if shared == 1 { f16::from_f32(scale).to_f32() } else { scale };
         for (g, x) in block.chunks_exact(GROUP).enumerate() {
             let group = i * shared + g;
-            let sums = round_group(isa, x, inverse, &mut codes[group * GROUP..][..GROUP]);
-            scales[group] = stored;
-            sums_16[2 * group] = stored * sums[0] as f32;
-            sums_16[2 * group + 1] = stored * sums[1] as f32;
+            let sums = round_group(isa, x, inverse, &mut to.codes[group * GROUP..][..GROUP]);
+            to.scales[group] = stored;
+            for (half, sum) in sums.into_iter().enumerate() {
+                to.sums_16[2 * group + half] = stored * sum as f32;
+                // 16 codes of 8 bits
+                to.code_sums[2 * group + half] = sum as i16;
+            }
             let sum = (sums[0] + sums[1]) as f32;
-            sums_32[group] = match format {
+            to.sums_32[group] = match format {
                 ActivationFormat::Q8_1 => f16::from_f32(scale * sum).to_f32(),
                 _ => stored * sum,
             };

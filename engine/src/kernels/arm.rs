@@ -11,15 +11,17 @@ mod dot;
 mod floats;
 mod formats;
 mod matrix;
+mod packed;
 mod rounding;
 mod vector;
 
+pub(super) use dot::{Dot, Dotprod, Neon, sum_lanes};
 pub(super) use rounding::{largest_of_32, narrow, round_32, through_half, widen};
 
 use super::activations::GROUP;
-use super::{Activations, Isa, SharedOut, WeightRows};
+use super::{Activations, Isa, Layout, SharedOut, WeightRows};
 use crate::gguf::TensorType;
-use dot::{Dot, Dotprod, I8mm, Neon};
+use dot::I8mm;
 use formats::{Large, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Small};
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -73,6 +75,9 @@ unsafe fn small<F: Small, D: Dot>(weights: WeightRows<'_>, rows: Range<usize>, a
         if acts.n() >= UNPACK_FROM {
             return matrix::small_blocks::<F, D>(weights, rows, acts, out);
         }
+        if weights.layout == Layout::Strips {
+            return packed::small::<F, D::Few>(weights, rows, acts, out);
+        }
         for strip in strips(&weights, rows) {
             for n in (0..acts.n()).step_by(2) {
                 match acts.n() - n {
@@ -91,6 +96,9 @@ unsafe fn large<F: Large, D: Dot>(weights: WeightRows<'_>, rows: Range<usize>, a
     unsafe {
         if acts.n() >= UNPACK_FROM {
             return matrix::large_blocks::<F, D>(weights, rows, acts, out);
+        }
+        if weights.layout == Layout::Strips {
+            return packed::large::<F, D::Few>(weights, rows, acts, out);
         }
         for strip in strips(&weights, rows) {
             for n in (0..acts.n()).step_by(2) {
@@ -129,11 +137,51 @@ impl Strip<'_> {
     #[inline(always)]
     fn put<const C: usize>(&self, out: SharedOut, n: usize, products: [float32x4_t; C]) {
         for (c, four) in products.into_iter().enumerate() {
-            let mut lanes = [0.0; STRIP];
-            // SAFETY: there is room for four.
-            unsafe { vst1q_f32(lanes.as_mut_ptr(), four) };
-            out.put_row(n + c, self.first, &lanes[..self.count]);
+            put_rows(out, n + c, self.first..self.first + self.count, four);
         }
+    }
+}
+
+/// Writes the products, one row a lane, of vector `n` with up to four rows.
+#[inline(always)]
+fn put_rows(out: SharedOut, n: usize, rows: Range<usize>, products: float32x4_t) {
+    let mut lanes = [0.0; STRIP];
+    // SAFETY: there is room for four.
+    unsafe { vst1q_f32(lanes.as_mut_ptr(), products) };
+    out.put_row(n, rows.start, &lanes[..rows.len()]);
+}
+
+/// Bytes of a block of 8 rows in [`Layout::Strips`]; `None` for types that have no such form.
+pub(super) fn strip_block_bytes(tensor_type: TensorType) -> Option<usize> {
+    Some(match tensor_type {
+        TensorType::F32 | TensorType::F16 | TensorType::Bf16 => return None,
+        TensorType::Q4_0 => packed::small_bytes::<Q4_0>(),
+        TensorType::Q4_1 => packed::small_bytes::<Q4_1>(),
+        TensorType::Q5_0 => packed::small_bytes::<Q5_0>(),
+        TensorType::Q5_1 => packed::small_bytes::<Q5_1>(),
+        TensorType::Q8_0 => packed::small_bytes::<Q8_0>(),
+        TensorType::Q2K => packed::large_bytes::<Q2K>(),
+        TensorType::Q3K => packed::large_bytes::<Q3K>(),
+        TensorType::Q4K => packed::large_bytes::<Q4K>(),
+        TensorType::Q5K => packed::large_bytes::<Q5K>(),
+        TensorType::Q6K => packed::large_bytes::<Q6K>(),
+    })
+}
+
+/// As [`super::pack`].
+pub(super) fn pack(weights: WeightRows<'_>, rows: Range<usize>, out: &mut [u8]) {
+    match weights.tensor_type {
+        TensorType::F32 | TensorType::F16 | TensorType::Bf16 => unreachable!("floats have no strips"),
+        TensorType::Q4_0 => packed::pack_small::<Q4_0>(weights, rows, out),
+        TensorType::Q4_1 => packed::pack_small::<Q4_1>(weights, rows, out),
+        TensorType::Q5_0 => packed::pack_small::<Q5_0>(weights, rows, out),
+        TensorType::Q5_1 => packed::pack_small::<Q5_1>(weights, rows, out),
+        TensorType::Q8_0 => packed::pack_small::<Q8_0>(weights, rows, out),
+        TensorType::Q2K => packed::pack_large::<Q2K>(weights, rows, out),
+        TensorType::Q3K => packed::pack_large::<Q3K>(weights, rows, out),
+        TensorType::Q4K => packed::pack_large::<Q4K>(weights, rows, out),
+        TensorType::Q5K => packed::pack_large::<Q5K>(weights, rows, out),
+        TensorType::Q6K => packed::pack_large::<Q6K>(weights, rows, out),
     }
 }
 
@@ -142,7 +190,7 @@ impl Strip<'_> {
 /// # Safety
 /// The blocks reach that far.
 #[inline(always)]
-unsafe fn four_halves(blocks: [*const u8; STRIP], at: usize) -> float32x4_t {
+pub(super) unsafe fn four_halves(blocks: [*const u8; STRIP], at: usize) -> float32x4_t {
     // SAFETY: the caller's promise; NEON is part of every 64-bit Arm.
     unsafe {
         let half = |r: usize| blocks[r].add(at).cast::<u16>().read_unaligned();
@@ -158,7 +206,7 @@ unsafe fn four_halves(blocks: [*const u8; STRIP], at: usize) -> float32x4_t {
 /// # Safety
 /// The block reaches that far.
 #[inline(always)]
-unsafe fn half_at(block: *const u8, at: usize) -> f32 {
+pub(super) unsafe fn half_at(block: *const u8, at: usize) -> f32 {
     // SAFETY: as above.
     unsafe { vgetq_lane_f32::<0>(widen_halves(vdup_n_u16(block.add(at).cast::<u16>().read_unaligned()))) }
 }
@@ -166,7 +214,7 @@ unsafe fn half_at(block: *const u8, at: usize) -> f32 {
 /// Half precision to single, exactly. Rust has no stable type for half-precision lanes; the instruction is in every 64-bit
 /// Arm.
 #[inline(always)]
-fn widen_halves(halves: uint16x4_t) -> float32x4_t {
+pub(super) fn widen_halves(halves: uint16x4_t) -> float32x4_t {
     let wide;
     // SAFETY: the instruction touches its operands alone.
     unsafe {

@@ -223,13 +223,14 @@ pub const STRIP_ROWS: usize = 8;
 /// Bytes of `rows` rows of `cols` elements in [`Layout::Strips`], the last strip filled up with zeros; `None` where the
 /// instruction set or the type has no such form.
 pub fn strips_bytes(isa: Isa, tensor_type: TensorType, cols: usize, rows: usize) -> Option<usize> {
-    #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 {
-        let block = avx2::strip_block_bytes(tensor_type)?;
-        return Some(rows.div_ceil(STRIP_ROWS) * (cols / tensor_type.block_elements()) * block);
-    }
-    let _ = (isa, tensor_type, cols, rows);
-    None
+    let block = match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => avx2::strip_block_bytes(tensor_type)?,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => arm::strip_block_bytes(tensor_type)?,
+        _ => return None,
+    };
+    Some(rows.div_ceil(STRIP_ROWS) * (cols / tensor_type.block_elements()) * block)
 }
 
 /// Puts rows that begin at a strip in [`Layout::Strips`] into `out`, which has the [`strips_bytes`] of as many rows.
@@ -244,6 +245,8 @@ pub fn pack(isa: Isa, weights: WeightRows<'_>, rows: Range<usize>, out: &mut [u8
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => avx2::pack(weights, rows, out),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => arm::pack(weights, rows, out),
         _ => unreachable!("only forms that there are have a size"),
     }
 }

@@ -219,28 +219,34 @@ fn an_activation_that_is_not_finite_shows_in_the_product() {
     }
 }
 
-/// On Arm, text depends neither on the processor's generation nor on how many tokens are run together.
+/// On Arm, text depends neither on the processor's generation nor on the layout, nor on how many tokens are run together.
 #[test]
 #[cfg(target_arch = "aarch64")]
-fn on_arm_a_product_has_the_same_bits_on_every_instruction_set_and_in_every_batch() {
+fn on_arm_a_product_has_the_same_bits_on_every_instruction_set_in_every_layout_and_batch() {
     let (rows, n) = (11, 9);
     for tensor_type in TensorType::ALL {
         let cols = if tensor_type.block_elements() == 1 { 70 } else { 768 };
         let data: Vec<u8> = (0..rows).flat_map(|r| noise_row(tensor_type, cols, r as u64 + 17)).collect();
         let weights = WeightRows { layout: Layout::Rows, tensor_type, cols, data: &data };
         let x: Vec<f32> = (0..n * cols).map(|i| ((i * 31) % 211) as f32 / 100.0 - 1.0).collect();
-        let run = |isa: Isa, first: usize, count: usize| {
+        let run = |isa: Isa, weights: WeightRows<'_>, first: usize, count: usize| {
             let mut acts = Activations::new(cols, count);
             acts.fill(isa, activation_format(tensor_type), &x[first * cols..(first + count) * cols], count, cols);
             let mut out = vec![f32::NAN; rows * count];
             matmul(isa, weights, 0..rows, &acts, SharedOut::over(&mut out, rows));
             out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
         };
-        let one_by_one: Vec<u32> = (0..n).flat_map(|i| run(Isa::Neon, i, 1)).collect();
+        let one_by_one: Vec<u32> = (0..n).flat_map(|i| run(Isa::Neon, weights, i, 1)).collect();
         for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Scalar) {
-            for batch in 1..=n {
-                let found: Vec<u32> = (0..n).step_by(batch).flat_map(|i| run(isa, i, batch.min(n - i))).collect();
-                assert_eq!(found, one_by_one, "{isa:?} {tensor_type} in batches of {batch}");
+            let layouts = layouts(isa, weights, rows);
+            assert_eq!(layouts.len(), if tensor_type.block_elements() == 1 { 1 } else { 2 }, "{isa:?} {tensor_type}");
+            for (layout, data) in layouts {
+                let weights = WeightRows { layout, data: &data, ..weights };
+                for batch in 1..=n {
+                    let of_batch = |i: usize| run(isa, weights, i, batch.min(n - i));
+                    let found: Vec<u32> = (0..n).step_by(batch).flat_map(of_batch).collect();
+                    assert_eq!(found, one_by_one, "{isa:?} {layout:?} {tensor_type} in batches of {batch}");
+                }
             }
         }
     }

@@ -5,17 +5,17 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 /// Registers of codes in a group of 32 of four rows, or of four vectors.
-pub(super) const REGISTERS: usize = 8;
+pub(in crate::kernels) const REGISTERS: usize = 8;
 /// The codes of a group of four rows or vectors.
-pub(super) type Four = [[int8x16_t; 2]; STRIP];
+pub(in crate::kernels) type Four = [[int8x16_t; 2]; STRIP];
 
 /// A way to multiply codes.
 ///
 /// In the matrix functions `C`, 2 or 4, is the number of vectors, and the `C` registers of sums hold every row with every
 /// vector once, in an order of this trait's own that [`Dot::by_vector`] undoes.
-pub(super) trait Dot {
+pub(in crate::kernels) trait Dot {
     /// What multiplies when there are too few vectors for a matrix.
-    type Few: Dot;
+    type Few: Dot + DotStrip;
 
     /// Adds 16 products to four sums.
     ///
@@ -35,6 +35,8 @@ pub(super) trait Dot {
 
     /// The order in which [`Dot::add_half`] wants the weights of a group.
     fn arrange_weights(rows: Four) -> [int8x16_t; REGISTERS];
+    /// The same from registers that hold codes 4i to 4i + 3 of the four rows.
+    fn arrange_steps(steps: [int8x16_t; REGISTERS]) -> [int8x16_t; REGISTERS];
     /// The order in which it wants the activations; the first two vectors come first.
     fn arrange_acts(vectors: Four) -> [int8x16_t; REGISTERS];
 
@@ -70,16 +72,30 @@ pub(super) trait Dot {
     fn by_vector<const C: usize>(sums: [float32x4_t; C]) -> [float32x4_t; C];
 }
 
+/// A way to multiply the codes of 8 rows that lie side by side.
+pub(in crate::kernels) trait DotStrip {
+    /// Adds the products of `N` steps, 4 or 8, of two times four rows with as many times four codes of a vector; a step is
+    /// four codes of each row. Codes of weights are below 64 in magnitude unless `WIDE`.
+    ///
+    /// # Safety
+    /// The processor has the instructions.
+    unsafe fn add_steps<const N: usize, const WIDE: bool>(
+        sums: [int32x4_t; 2],
+        steps: [[int8x16_t; N]; 2],
+        act: [int8x16_t; 2],
+    ) -> [int32x4_t; 2];
+}
+
 /// What every 64-bit Arm has: products in 16 bits, added in pairs to 32. Both of a pair are at most 128 x 127.
-pub(super) struct Neon;
+pub(in crate::kernels) struct Neon;
 /// `sdot`: 16 products added to four sums.
-pub(super) struct Dotprod;
+pub(in crate::kernels) struct Dotprod;
 /// `smmla`: two rows of 8 codes with two vectors of 8, 32 products added to four sums.
 pub(super) struct I8mm;
 
 /// Sums of each register's lanes.
 #[inline(always)]
-pub(super) fn sum_lanes(of: [int32x4_t; STRIP]) -> int32x4_t {
+pub(in crate::kernels) fn sum_lanes(of: [int32x4_t; STRIP]) -> int32x4_t {
     // SAFETY: NEON is part of every 64-bit Arm.
     unsafe { vpaddq_s32(vpaddq_s32(of[0], of[1]), vpaddq_s32(of[2], of[3])) }
 }
@@ -95,6 +111,37 @@ unsafe fn load(codes: *const i8, register: usize) -> int8x16_t {
 #[inline(always)]
 fn one_after_the_other(of: Four) -> [int8x16_t; REGISTERS] {
     std::array::from_fn(|i| of[i / 2][i % 2])
+}
+
+/// Of four registers of four times four codes, the first four codes of each, the second, and so on.
+#[inline(always)]
+fn transposed(of: [int8x16_t; 4]) -> [int8x16_t; 4] {
+    // SAFETY: NEON is part of every 64-bit Arm.
+    std::array::from_fn(|i| unsafe {
+        let of = |r: usize| vreinterpretq_s32_s8(of[r]);
+        // registers 0 and 1, 2 and 3, in the order 0 1 0 1
+        let (even, odd) = match i % 2 {
+            0 => (vtrn1q_s32(of(0), of(1)), vtrn1q_s32(of(2), of(3))),
+            _ => (vtrn2q_s32(of(0), of(1)), vtrn2q_s32(of(2), of(3))),
+        };
+        let (even, odd) = (vreinterpretq_s64_s32(even), vreinterpretq_s64_s32(odd));
+        vreinterpretq_s8_s64(if i < 2 { vtrn1q_s64(even, odd) } else { vtrn2q_s64(even, odd) })
+    })
+}
+
+/// Four codes in all lanes: number `i` of those fours that `act` has.
+#[inline(always)]
+fn four_codes(act: [int8x16_t; 2], i: usize) -> int8x16_t {
+    // SAFETY: NEON is part of every 64-bit Arm.
+    unsafe {
+        let act = vreinterpretq_s32_s8(act[i / 4]);
+        vreinterpretq_s8_s32(match i % 4 {
+            0 => vdupq_laneq_s32::<0>(act),
+            1 => vdupq_laneq_s32::<1>(act),
+            2 => vdupq_laneq_s32::<2>(act),
+            _ => vdupq_laneq_s32::<3>(act),
+        })
+    }
 }
 
 #[inline(always)]
@@ -141,6 +188,11 @@ impl Dot for Neon {
     #[inline(always)]
     fn arrange_weights(rows: Four) -> [int8x16_t; REGISTERS] {
         one_after_the_other(rows)
+    }
+    #[inline(always)]
+    fn arrange_steps(s: [int8x16_t; REGISTERS]) -> [int8x16_t; REGISTERS] {
+        let halves = [transposed([s[0], s[1], s[2], s[3]]), transposed([s[4], s[5], s[6], s[7]])];
+        std::array::from_fn(|i| halves[i % 2][i / 2])
     }
     #[inline(always)]
     fn arrange_acts(vectors: Four) -> [int8x16_t; REGISTERS] {
@@ -192,6 +244,47 @@ impl Dot for Neon {
     }
 }
 
+impl DotStrip for Neon {
+    /// Two operations for 16 products and one for every 32 that comes with them, then eight: a lane of 16 bits has one
+    /// product a step, and holds eight of 31 x 127, four of 63 x 127 or two of 128 x 127.
+    #[inline(always)]
+    unsafe fn add_steps<const N: usize, const WIDE: bool>(
+        mut sums: [int32x4_t; 2],
+        steps: [[int8x16_t; N]; 2],
+        act: [int8x16_t; 2],
+    ) -> [int32x4_t; 2] {
+        let depth = if WIDE { 2 } else { N };
+        // SAFETY: NEON is part of every 64-bit Arm.
+        unsafe {
+            // sums of rows 0 and 1 and of rows 2 and 3, two lanes for each
+            let mut pairs = [[vdupq_n_s32(0); 2]; 2];
+            let mut narrow = [[vdupq_n_s16(0); 2]; 2];
+            for s in 0..N {
+                let act = four_codes(act, s);
+                for half in 0..2 {
+                    let step = steps[half][s];
+                    narrow[half] = match s % depth {
+                        0 => [vmull_s8(vget_low_s8(step), vget_low_s8(act)), vmull_high_s8(step, act)],
+                        _ => [
+                            vmlal_s8(narrow[half][0], vget_low_s8(step), vget_low_s8(act)),
+                            vmlal_high_s8(narrow[half][1], step, act),
+                        ],
+                    };
+                    if s % depth == depth - 1 {
+                        for (pairs, narrow) in pairs[half].iter_mut().zip(narrow[half]) {
+                            *pairs = if s < depth { vpaddlq_s16(narrow) } else { vpadalq_s16(*pairs, narrow) };
+                        }
+                    }
+                }
+            }
+            for half in 0..2 {
+                sums[half] = vaddq_s32(sums[half], vpaddq_s32(pairs[half][0], pairs[half][1]));
+            }
+            sums
+        }
+    }
+}
+
 /// `sdot`, and its form in which all four sums take the same four activations. `.arch_extension` tells the assembler,
 /// which otherwise refuses instructions that not every processor has.
 macro_rules! sdot {
@@ -216,17 +309,12 @@ impl Dot for Dotprod {
     /// Register i holds codes 4i to 4i + 3 of the four rows, so that a row's products end in a lane of its own.
     #[inline(always)]
     fn arrange_weights(rows: Four) -> [int8x16_t; REGISTERS] {
-        // SAFETY: NEON is part of every 64-bit Arm.
-        std::array::from_fn(|i| unsafe {
-            let of = |r: usize| vreinterpretq_s32_s8(rows[r][i / 4]);
-            // rows 0 and 1, rows 2 and 3, in the order 0 1 0 1
-            let (even, odd) = match i % 2 {
-                0 => (vtrn1q_s32(of(0), of(1)), vtrn1q_s32(of(2), of(3))),
-                _ => (vtrn2q_s32(of(0), of(1)), vtrn2q_s32(of(2), of(3))),
-            };
-            let (even, odd) = (vreinterpretq_s64_s32(even), vreinterpretq_s64_s32(odd));
-            vreinterpretq_s8_s64(if i % 4 < 2 { vtrn1q_s64(even, odd) } else { vtrn2q_s64(even, odd) })
-        })
+        let halves = [0, 1].map(|half| transposed(rows.map(|row| row[half])));
+        std::array::from_fn(|i| halves[i / 4][i % 4])
+    }
+    #[inline(always)]
+    fn arrange_steps(steps: [int8x16_t; REGISTERS]) -> [int8x16_t; REGISTERS] {
+        steps
     }
     #[inline(always)]
     fn arrange_acts(vectors: Four) -> [int8x16_t; REGISTERS] {
@@ -268,6 +356,31 @@ impl Dot for Dotprod {
     }
 }
 
+impl DotStrip for Dotprod {
+    /// One operation for 16 products.
+    #[inline(always)]
+    unsafe fn add_steps<const N: usize, const WIDE: bool>(
+        mut sums: [int32x4_t; 2],
+        steps: [[int8x16_t; N]; 2],
+        act: [int8x16_t; 2],
+    ) -> [int32x4_t; 2] {
+        for s in 0..N {
+            for half in 0..2 {
+                // SAFETY: the processor has the instruction.
+                sums[half] = unsafe {
+                    match s % 4 {
+                        0 => sdot!(sums[half], steps[half][s], act[s / 4], ".4b[0]"),
+                        1 => sdot!(sums[half], steps[half][s], act[s / 4], ".4b[1]"),
+                        2 => sdot!(sums[half], steps[half][s], act[s / 4], ".4b[2]"),
+                        _ => sdot!(sums[half], steps[half][s], act[s / 4], ".4b[3]"),
+                    }
+                };
+            }
+        }
+        sums
+    }
+}
+
 /// Registers 4p to 4p + 3: strips of 8 codes of rows 2p and 2p + 1.
 #[inline(always)]
 fn in_pairs(of: Four) -> [int8x16_t; REGISTERS] {
@@ -292,6 +405,14 @@ impl Dot for I8mm {
     #[inline(always)]
     fn arrange_weights(rows: Four) -> [int8x16_t; REGISTERS] {
         in_pairs(rows)
+    }
+    #[inline(always)]
+    fn arrange_steps(steps: [int8x16_t; REGISTERS]) -> [int8x16_t; REGISTERS] {
+        // SAFETY: NEON is part of every 64-bit Arm.
+        std::array::from_fn(|i| unsafe {
+            let [first, second] = [0, 1].map(|k| vreinterpretq_s32_s8(steps[i % 4 * 2 + k]));
+            vreinterpretq_s8_s32(if i < 4 { vzip1q_s32(first, second) } else { vzip2q_s32(first, second) })
+        })
     }
     #[inline(always)]
     fn arrange_acts(vectors: Four) -> [int8x16_t; REGISTERS] {

@@ -1,13 +1,18 @@
 //! How each block format unpacks into groups of 32 signed codes.
 
-use super::half_at;
 use std::arch::aarch64::*;
 
 /// A block format as groups of 32 codes.
 pub(super) trait Format {
     /// Bytes of a block.
     const BYTES: usize;
-    /// Whether no code is larger than 64 in magnitude.
+    /// Bits of a code.
+    const BITS: usize;
+    /// Steps by which a code as stored is larger than what it stands for, which [`Format::codes`] gives.
+    const STEPS: i8 = 0;
+    /// Bits by which [`Format::codes`] are shifted to the left.
+    const SHIFT: usize = 0;
+    /// Whether none of [`Format::codes`] is larger than 64 in magnitude.
     const NARROW: bool = true;
 
     /// Codes of group `G`, in element order.
@@ -20,7 +25,7 @@ pub(super) trait Format {
 /// A format with blocks of 32, one group: a half-precision scale first, after it a minimum or nothing.
 pub(super) trait Small: Format {
     /// `value = scale x factor x code`
-    const FACTOR: f32 = 1.0;
+    const FACTOR: f32 = 1.0 / (1 << Self::SHIFT) as f32;
     /// Whether a half-precision minimum follows the scale, which every value has on top.
     const MINIMUM: bool = false;
 }
@@ -29,8 +34,8 @@ pub(super) trait Small: Format {
 pub(super) struct LargeHead {
     /// Whole-number scales of each half group in order, or in the first eight lanes of each group.
     pub scales: [int32x4_t; 4],
-    /// What is taken off, in the same order.
-    pub minimums: [float32x4_t; 4],
+    /// Whole-number minimums in the same order.
+    pub minimums: [int32x4_t; 4],
 }
 
 /// A format with blocks of 256, whose sub-block scales are whole numbers.
@@ -39,8 +44,11 @@ pub(super) trait Large: Format {
     const SCALE_AT: usize;
     /// Whether the halves of a group have scales of their own.
     const HALVES: bool = false;
-    /// Whether values have something taken off: `value = scale x sub-block scale x code - minimum`.
-    const MINIMUM: bool = false;
+    /// Whether values have something taken off: `value = scale x sub-block scale x code - minimum`, and where the
+    /// half-precision number is that whole-number minimums are multiples of.
+    const MINIMUM: bool = Self::MINIMUM_AT != 0;
+    /// See [`Large::MINIMUM`].
+    const MINIMUM_AT: usize = 0;
 
     /// The block's sub-block scales and minimums.
     ///
@@ -143,6 +151,9 @@ fn off_where_not<const BITS: u8>(low: [uint8x16_t; 2], set: [uint8x16_t; 2]) -> 
 
 impl Format for Q4_0 {
     const BYTES: usize = 18;
+    const BITS: usize = 4;
+    const STEPS: i8 = 8;
+    const SHIFT: usize = 4;
     const NARROW: bool = false;
     /// With its top bit turned, a nibble is its value as a signed number of 4 bits; as the upper half of a byte it is 16
     /// times that. Three operations.
@@ -156,12 +167,11 @@ impl Format for Q4_0 {
     }
 }
 
-impl Small for Q4_0 {
-    const FACTOR: f32 = 1.0 / 16.0;
-}
+impl Small for Q4_0 {}
 
 impl Format for Q4_1 {
     const BYTES: usize = 20;
+    const BITS: usize = 4;
     #[inline(always)]
     unsafe fn codes<const G: usize>(block: *const u8) -> [int8x16_t; 2] {
         // SAFETY: the block has 20 bytes.
@@ -175,6 +185,8 @@ impl Small for Q4_1 {
 
 impl Format for Q5_0 {
     const BYTES: usize = 22;
+    const BITS: usize = 5;
+    const STEPS: i8 = 16;
     /// Ten operations.
     #[inline(always)]
     unsafe fn codes<const G: usize>(block: *const u8) -> [int8x16_t; 2] {
@@ -187,6 +199,7 @@ impl Small for Q5_0 {}
 
 impl Format for Q5_1 {
     const BYTES: usize = 24;
+    const BITS: usize = 5;
     /// Ten operations.
     #[inline(always)]
     unsafe fn codes<const G: usize>(block: *const u8) -> [int8x16_t; 2] {
@@ -201,6 +214,7 @@ impl Small for Q5_1 {
 
 impl Format for Q8_0 {
     const BYTES: usize = 34;
+    const BITS: usize = 8;
     const NARROW: bool = false;
     #[inline(always)]
     unsafe fn codes<const G: usize>(block: *const u8) -> [int8x16_t; 2] {
@@ -233,9 +247,9 @@ fn wide_signed(bytes: int8x16_t) -> [int32x4_t; 4] {
 
 /// For formats without minimums.
 #[inline(always)]
-fn nothing_off() -> [float32x4_t; 4] {
+fn nothing_off() -> [int32x4_t; 4] {
     // SAFETY: NEON is part of every 64-bit Arm.
-    [unsafe { vdupq_n_f32(0.0) }; 4]
+    [unsafe { vdupq_n_s32(0) }; 4]
 }
 
 /// Scales and minimums of Q4_K and Q5_K: the 12 packed bytes four at a time.
@@ -252,10 +266,11 @@ unsafe fn six_bit_head(block: *const u8) -> LargeHead {
         let scales_8 = eight(scales & low_six, rest & low_four | (scales >> 6 & high_two) << 4);
         let mins_8 = eight(mins & low_six, rest >> 4 & low_four | (mins >> 6 & high_two) << 4);
         let scales = wide(scales_8).map(|s| vreinterpretq_s32_u32(s));
-        let min = vdupq_n_f32(half_at(block, 2));
-        let mins = wide(mins_8).map(|m| vmulq_f32(vcvtq_f32_u32(m), min));
-        let zero = vdupq_n_f32(0.0);
-        LargeHead { scales: [scales[0], scales[1], scales[0], scales[1]], minimums: [mins[0], mins[1], zero, zero] }
+        let mins = wide(mins_8).map(|m| vreinterpretq_s32_u32(m));
+        LargeHead {
+            scales: [scales[0], scales[1], scales[0], scales[1]],
+            minimums: [mins[0], mins[1], mins[0], mins[1]],
+        }
     }
 }
 
@@ -274,6 +289,7 @@ unsafe fn paired_nibbles<const G: usize>(at: *const u8) -> [uint8x16_t; 2] {
 
 impl Format for Q4K {
     const BYTES: usize = 144;
+    const BITS: usize = 4;
     /// Two operations.
     #[inline(always)]
     unsafe fn codes<const G: usize>(block: *const u8) -> [int8x16_t; 2] {
@@ -284,7 +300,7 @@ impl Format for Q4K {
 
 impl Large for Q4K {
     const SCALE_AT: usize = 0;
-    const MINIMUM: bool = true;
+    const MINIMUM_AT: usize = 2;
     #[inline(always)]
     unsafe fn head(block: *const u8) -> LargeHead {
         // SAFETY: the block has 144 bytes.
@@ -304,6 +320,7 @@ unsafe fn bit_set<const G: usize>(at: *const u8) -> [uint8x16_t; 2] {
 
 impl Format for Q5K {
     const BYTES: usize = 176;
+    const BITS: usize = 5;
     /// Eight operations.
     #[inline(always)]
     unsafe fn codes<const G: usize>(block: *const u8) -> [int8x16_t; 2] {
@@ -314,7 +331,7 @@ impl Format for Q5K {
 
 impl Large for Q5K {
     const SCALE_AT: usize = 0;
-    const MINIMUM: bool = true;
+    const MINIMUM_AT: usize = 2;
     #[inline(always)]
     unsafe fn head(block: *const u8) -> LargeHead {
         // SAFETY: the block has 176 bytes.
@@ -344,6 +361,7 @@ unsafe fn two_bit_plane<const G: usize>(at: *const u8) -> [uint8x16_t; 2] {
 
 impl Format for Q2K {
     const BYTES: usize = 84;
+    const BITS: usize = 2;
     /// Four operations.
     #[inline(always)]
     unsafe fn codes<const G: usize>(block: *const u8) -> [int8x16_t; 2] {
@@ -355,16 +373,15 @@ impl Format for Q2K {
 impl Large for Q2K {
     const SCALE_AT: usize = 80;
     const HALVES: bool = true;
-    const MINIMUM: bool = true;
+    const MINIMUM_AT: usize = 82;
     #[inline(always)]
     unsafe fn head(block: *const u8) -> LargeHead {
         // SAFETY: the block has 84 bytes, 16 of them scales in low and minimums in high nibbles.
         unsafe {
             let [scales, mins] = nibbles(block);
-            let min = vdupq_n_f32(half_at(block, 82));
             LargeHead {
                 scales: wide_signed(vreinterpretq_s8_u8(scales)),
-                minimums: wide_signed(vreinterpretq_s8_u8(mins)).map(|m| vmulq_f32(vcvtq_f32_s32(m), min)),
+                minimums: wide_signed(vreinterpretq_s8_u8(mins)),
             }
         }
     }
@@ -372,6 +389,8 @@ impl Large for Q2K {
 
 impl Format for Q3K {
     const BYTES: usize = 110;
+    const BITS: usize = 3;
+    const STEPS: i8 = 4;
     /// Ten operations.
     #[inline(always)]
     unsafe fn codes<const G: usize>(block: *const u8) -> [int8x16_t; 2] {
@@ -401,6 +420,8 @@ impl Large for Q3K {
 
 impl Format for Q6K {
     const BYTES: usize = 210;
+    const BITS: usize = 6;
+    const STEPS: i8 = 32;
     /// Ten operations, eight for some groups.
     #[inline(always)]
     unsafe fn codes<const G: usize>(block: *const u8) -> [int8x16_t; 2] {

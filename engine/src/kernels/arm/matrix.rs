@@ -10,8 +10,9 @@
 
 use super::dot::{Dot, REGISTERS};
 use super::formats::{Large, Small, each_group};
-use super::{GROUP, STRIP, Strip, four_halves, strips};
-use crate::kernels::{Activations, SharedOut, WeightRows};
+use super::packed::{self, LargeBlock};
+use super::{GROUP, STRIP, four_halves, put_rows, strips};
+use crate::kernels::{Activations, Layout, STRIP_ROWS, SharedOut, WeightRows};
 use std::arch::aarch64::*;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -21,7 +22,7 @@ const UNPACKED_BYTES: usize = 64 << 10;
 /// Vectors of a tile.
 const TILE_VECTORS: usize = 4;
 /// Groups of a large block.
-const TOGETHER: usize = 8;
+pub(super) const TOGETHER: usize = 8;
 /// Codes of a group of a strip, or of a tile's vectors.
 const STRIP_GROUP: usize = STRIP * GROUP;
 
@@ -32,10 +33,12 @@ struct Unpacked {
     codes: Vec<i8>,
     /// (strips, blocks, 4)
     scales: Vec<f32>,
-    /// Blocks of 32: (strips, blocks, 4). Blocks of 256: (rows, groups), or by halves (rows, 2 x groups).
+    /// (strips, blocks, 4)
     minimums: Vec<f32>,
     /// Blocks of 256: (strips, groups, 4), or by halves (strips, 2 x groups, 4).
     whole_scales: Vec<i16>,
+    /// Likewise.
+    whole_minimums: Vec<i16>,
     /// (tiles, groups, 4 x 32), arranged
     act_codes: Vec<i8>,
     /// (tiles, groups, 4)
@@ -55,6 +58,7 @@ struct Lengths {
     blocks: usize,
     minimums: usize,
     whole_scales: usize,
+    whole_minimums: usize,
 }
 
 /// Makes room that is never given back, so that a thread allocates for its largest shape only.
@@ -76,20 +80,16 @@ pub(super) unsafe fn small_blocks<F: Small, D: Dot>(
 ) {
     let groups = weights.cols / GROUP;
     let minimums = if F::MINIMUM { groups } else { 0 };
-    let lengths = Lengths { groups, blocks: groups, minimums, whole_scales: 0 };
+    let lengths = Lengths { groups, blocks: groups, minimums, whole_scales: 0, whole_minimums: 0 };
     UNPACKED.with_borrow_mut(|room| {
         room.arrange_acts::<D>(acts);
         for rows in batches(rows, weights.cols) {
             room.make(rows.len(), lengths);
-            for (s, strip) in strips(&weights, rows.clone()).enumerate() {
-                for b in 0..groups {
-                    let at = s * groups + b;
-                    // SAFETY: block `b` of these rows is whole.
-                    unsafe { unpack_small::<F, D>(strip.at(b * F::BYTES), room, at) };
-                }
-            }
+            // SAFETY: these rows lie within the weights, and there is room for them.
+            unsafe { unpack_all_small::<F, D>(&weights, rows.clone(), room, groups) };
             for tile in (0..acts.n()).step_by(TILE_VECTORS) {
-                for (s, strip) in strips(&weights, rows.clone()).enumerate() {
+                for (s, first) in rows.clone().step_by(STRIP).enumerate() {
+                    let strip = first..rows.end.min(first + STRIP);
                     // SAFETY: these rows and all vectors were unpacked; the caller's promise of `D`'s instructions.
                     unsafe {
                         if acts.n() - tile > 2 {
@@ -119,20 +119,17 @@ pub(super) unsafe fn large_blocks<F: Large, D: Dot>(
     let groups = weights.cols / GROUP;
     let blocks = groups / TOGETHER;
     let of_row = if F::HALVES { 2 * groups } else { groups };
-    let minimums = if F::MINIMUM { of_row } else { 0 };
-    let lengths = Lengths { groups, blocks, minimums, whole_scales: of_row };
+    let (minimums, whole_minimums) = if F::MINIMUM { (blocks, of_row) } else { (0, 0) };
+    let lengths = Lengths { groups, blocks, minimums, whole_scales: of_row, whole_minimums };
     UNPACKED.with_borrow_mut(|room| {
         room.arrange_acts::<D>(acts);
         for rows in batches(rows, weights.cols) {
             room.make(rows.len(), lengths);
-            for (s, strip) in strips(&weights, rows.clone()).enumerate() {
-                for b in 0..blocks {
-                    // SAFETY: block `b` of these rows is whole.
-                    unsafe { unpack_large::<F, D>(strip.at(b * F::BYTES), room, lengths, s, b) };
-                }
-            }
+            // SAFETY: these rows lie within the weights, and there is room for them.
+            unsafe { unpack_all_large::<F, D>(&weights, rows.clone(), room, lengths) };
             for tile in (0..acts.n()).step_by(TILE_VECTORS) {
-                for (s, strip) in strips(&weights, rows.clone()).enumerate() {
+                for (s, first) in rows.clone().step_by(STRIP).enumerate() {
+                    let strip = first..rows.end.min(first + STRIP);
                     // SAFETY: these rows and all vectors were unpacked; the caller's promise of `D`'s instructions.
                     unsafe {
                         if acts.n() - tile > 2 {
@@ -151,20 +148,21 @@ pub(super) unsafe fn large_blocks<F: Large, D: Dot>(
 
 /// Writes those of a tile's products that belong to vectors.
 #[inline(always)]
-fn put<const C: usize>(strip: &Strip<'_>, out: SharedOut, tile: usize, n: usize, products: [float32x4_t; C]) {
+fn put<const C: usize>(strip: &Range<usize>, out: SharedOut, tile: usize, n: usize, products: [float32x4_t; C]) {
     for (c, product) in products.into_iter().enumerate().take(n - tile) {
-        strip.put(out, tile + c, [product]);
+        put_rows(out, tile + c, strip.clone(), product);
     }
 }
 
 impl Unpacked {
     /// Room for `rows` rows.
     fn make(&mut self, rows: usize, lengths: Lengths) {
-        let rows = rows.next_multiple_of(STRIP);
+        let rows = rows.next_multiple_of(STRIP_ROWS);
         grow(&mut self.codes, rows * lengths.groups * GROUP);
         grow(&mut self.scales, rows * lengths.blocks);
         grow(&mut self.minimums, rows * lengths.minimums);
         grow(&mut self.whole_scales, rows * lengths.whole_scales);
+        grow(&mut self.whole_minimums, rows * lengths.whole_minimums);
     }
 
     /// Brings the vectors into the tiles' order.
@@ -207,8 +205,124 @@ fn store(registers: [int8x16_t; REGISTERS], to: &mut [i8]) {
 
 /// `rows` in pieces whose unpacked codes fit the cache.
 fn batches(rows: Range<usize>, cols: usize) -> impl Iterator<Item = Range<usize>> {
-    let length = (UNPACKED_BYTES / cols.max(1)).next_multiple_of(STRIP).max(STRIP);
+    let length = (UNPACKED_BYTES / cols.max(1)).next_multiple_of(STRIP_ROWS).max(STRIP_ROWS);
     rows.clone().step_by(length).map(move |first| first..(first + length).min(rows.end))
+}
+
+/// Unpacks all blocks of 32 of `rows`, from either layout.
+///
+/// # Safety
+/// `rows` lie within the weights and begin a strip where these are packed; there is room for them.
+unsafe fn unpack_all_small<F: Small, D: Dot>(
+    weights: &WeightRows<'_>,
+    rows: Range<usize>,
+    room: &mut Unpacked,
+    groups: usize,
+) {
+    // SAFETY: block `b` of these rows is whole.
+    unsafe {
+        if weights.layout == Layout::Strips {
+            for s in 0..2 * rows.len().div_ceil(STRIP_ROWS) {
+                for b in 0..groups {
+                    unfold_small::<F, D>(weights, rows.start / STRIP_ROWS, room, s, b);
+                }
+            }
+            return;
+        }
+        for (s, strip) in strips(weights, rows).enumerate() {
+            for b in 0..groups {
+                unpack_small::<F, D>(strip.at(b * F::BYTES), room, s * groups + b);
+            }
+        }
+    }
+}
+
+/// As [`unpack_all_small`] for blocks of 256.
+///
+/// # Safety
+/// As there.
+unsafe fn unpack_all_large<F: Large, D: Dot>(
+    weights: &WeightRows<'_>,
+    rows: Range<usize>,
+    room: &mut Unpacked,
+    lengths: Lengths,
+) {
+    // SAFETY: block `b` of these rows is whole.
+    unsafe {
+        if weights.layout == Layout::Strips {
+            for s in 0..2 * rows.len().div_ceil(STRIP_ROWS) {
+                for b in 0..lengths.blocks {
+                    let strip = rows.start / STRIP_ROWS + s / 2;
+                    unfold_large::<F, D>(&LargeBlock::new::<F>(weights, strip, b, s % 2), room, lengths, s, b);
+                }
+            }
+            return;
+        }
+        for (s, strip) in strips(weights, rows).enumerate() {
+            for b in 0..lengths.blocks {
+                unpack_large::<F, D>(strip.at(b * F::BYTES), room, lengths, s, b);
+            }
+        }
+    }
+}
+
+/// Unpacks block `b` of 32 of four packed rows, the `s`th four from strip `first` on.
+///
+/// # Safety
+/// The weights have that block, the room has a place for it.
+#[inline(always)]
+unsafe fn unfold_small<F: Small, D: Dot>(
+    weights: &WeightRows<'_>,
+    first: usize,
+    room: &mut Unpacked,
+    s: usize,
+    b: usize,
+) {
+    let at = s * (weights.cols / GROUP) + b;
+    // SAFETY: the caller's promise; all targets are cut to what is written.
+    unsafe {
+        let block = packed::small_block::<F, D>(weights, first + s / 2, b, s % 2);
+        // unlike those of rows, these codes are not shifted; that and its undoing are exact, so the product is the same
+        vst1q_f32(room.scales[at * STRIP..][..STRIP].as_mut_ptr(), block.scales);
+        if F::MINIMUM {
+            vst1q_f32(room.minimums[at * STRIP..][..STRIP].as_mut_ptr(), block.minimums);
+        }
+        store(block.codes, &mut room.codes[at * STRIP_GROUP..][..STRIP_GROUP]);
+    }
+}
+
+/// Unpacks four packed rows' block `b` of 256, the `s`th four of the room.
+///
+/// # Safety
+/// The room has a place for it.
+#[inline(always)]
+unsafe fn unfold_large<F: Large, D: Dot>(
+    block: &LargeBlock,
+    room: &mut Unpacked,
+    lengths: Lengths,
+    s: usize,
+    b: usize,
+) {
+    let at = s * lengths.blocks + b;
+    // SAFETY: all targets are cut to what is written.
+    unsafe {
+        vst1q_f32(room.scales[at * STRIP..][..STRIP].as_mut_ptr(), block.scales);
+        if F::MINIMUM {
+            vst1q_f32(room.minimums[at * STRIP..][..STRIP].as_mut_ptr(), block.minimums);
+        }
+        for part in 0..parts::<F>() {
+            let (scales, minimums) = block.part::<F>(part);
+            let to = (at * parts::<F>() + part) * STRIP;
+            vst1_s16(room.whole_scales[to..][..STRIP].as_mut_ptr(), scales);
+            if F::MINIMUM {
+                vst1_s16(room.whole_minimums[to..][..STRIP].as_mut_ptr(), minimums);
+            }
+        }
+    }
+    let to = &mut room.codes[at * TOGETHER * STRIP_GROUP..][..TOGETHER * STRIP_GROUP];
+    each_group!(G => {
+        store(block.codes::<F, D, G>(), &mut to[G * STRIP_GROUP..][..STRIP_GROUP]);
+    });
 }
 
 /// Unpacks a block of 32 of each row of a strip as block `at` of the room.
@@ -241,26 +355,19 @@ unsafe fn unpack_large<F: Large, D: Dot>(
     s: usize,
     b: usize,
 ) {
-    let per_block = if F::HALVES { 2 * TOGETHER } else { TOGETHER };
+    let per_block = parts::<F>();
     // SAFETY: the caller's promise; all targets are cut to what is written.
     unsafe {
-        let scales = &mut room.scales[(s * lengths.blocks + b) * STRIP..][..STRIP];
-        vst1q_f32(scales.as_mut_ptr(), four_halves(blocks, F::SCALE_AT));
+        let at = (s * lengths.blocks + b) * STRIP;
+        vst1q_f32(room.scales[at..][..STRIP].as_mut_ptr(), four_halves(blocks, F::SCALE_AT));
+        if F::MINIMUM {
+            vst1q_f32(room.minimums[at..][..STRIP].as_mut_ptr(), four_halves(blocks, F::MINIMUM_AT));
+        }
         for (r, block) in blocks.into_iter().enumerate() {
             let head = F::head(block);
-            let mut whole = [0i32; 16];
-            for (q, four) in head.scales.into_iter().enumerate() {
-                vst1q_s32(whole[4 * q..][..4].as_mut_ptr(), four);
-            }
-            let to = &mut room.whole_scales[s * STRIP * lengths.whole_scales + b * per_block * STRIP..];
-            for (to, whole) in to.chunks_exact_mut(STRIP).zip(&whole[..per_block]) {
-                to[r] = *whole as i16;
-            }
+            put_parts(head.scales, r, &mut room.whole_scales[at * per_block..][..per_block * STRIP]);
             if F::MINIMUM {
-                let to = &mut room.minimums[(s * STRIP + r) * lengths.minimums + b * per_block..][..per_block];
-                for (to, four) in to.chunks_exact_mut(4).zip(head.minimums) {
-                    vst1q_f32(to.as_mut_ptr(), four);
-                }
+                put_parts(head.minimums, r, &mut room.whole_minimums[at * per_block..][..per_block * STRIP]);
             }
         }
         let at = s * lengths.groups + b * TOGETHER;
@@ -269,6 +376,23 @@ unsafe fn unpack_large<F: Large, D: Dot>(
             let codes = D::arrange_weights(blocks.map(|block| F::codes::<G>(block)));
             store(codes, &mut to[G * STRIP_GROUP..][..STRIP_GROUP]);
         });
+    }
+}
+
+/// Parts of a block of 256: groups, or by halves of them.
+pub(super) const fn parts<F: Large>() -> usize {
+    if F::HALVES { 2 * TOGETHER } else { TOGETHER }
+}
+
+/// The whole numbers of row `r`, one for each part, in their places (parts, 4).
+fn put_parts(of_row: [int32x4_t; 4], r: usize, to: &mut [i16]) {
+    let mut whole = [0i32; 16];
+    for (whole, four) in whole.chunks_exact_mut(4).zip(of_row) {
+        // SAFETY: there is room for four.
+        unsafe { vst1q_s32(whole.as_mut_ptr(), four) };
+    }
+    for (to, whole) in to.chunks_exact_mut(STRIP).zip(whole) {
+        to[r] = whole as i16;
     }
 }
 
@@ -369,8 +493,7 @@ unsafe fn large_tile<F: Large, D: Dot, const C: usize>(
         let mut products = D::by_vector(sums);
         if F::MINIMUM {
             for (c, product) in products.iter_mut().enumerate().take(acts.n() - tile) {
-                let act_sums = if F::HALVES { acts.sums_16(tile + c) } else { acts.sums_32(tile + c) };
-                *product = vsubq_f32(*product, minimums_with(room, lengths.minimums, s, act_sums));
+                *product = vsubq_f32(*product, minimums_with::<F>(room, lengths, s, acts, tile + c));
             }
         }
         products
@@ -393,19 +516,41 @@ unsafe fn add_scaled<D: Dot, const C: usize>(whole: &mut [int32x4_t; C], product
     }
 }
 
-/// What a strip's minimums take off a vector's products, added in the order in which `vector::large_blocks` does.
-fn minimums_with(room: &Unpacked, of_row: usize, s: usize, act_sums: &[f32]) -> float32x4_t {
-    let rows: [&[f32]; STRIP] = std::array::from_fn(|r| &room.minimums[(s * STRIP + r) * of_row..][..of_row]);
-    // SAFETY: of all slices, four floats from `at` on are there; NEON is part of every 64-bit Arm.
+/// What a strip's minimums take off the products of vector `n`, added in the order in which `vector::large_blocks` does.
+fn minimums_with<F: Large>(room: &Unpacked, lengths: Lengths, s: usize, acts: &Activations, n: usize) -> float32x4_t {
+    let (scales, code_sums) = (acts.scales(n), acts.code_sums(n));
+    let minimums = &room.minimums[s * lengths.blocks * STRIP..][..lengths.blocks * STRIP];
+    let whole_minimums = &room.whole_minimums[s * STRIP * lengths.whole_minimums..][..STRIP * lengths.whole_minimums];
+    // SAFETY: four rows have these numbers for every block and part, the vector has its sums; NEON is part of every 64-bit
+    // Arm.
     unsafe {
-        let mut sums = [vdupq_n_f32(0.0); STRIP];
-        for at in (0..of_row.min(act_sums.len())).step_by(4) {
-            let act = vld1q_f32(act_sums.as_ptr().add(at));
-            for r in 0..STRIP {
-                sums[r] = vfmaq_f32(sums[r], vld1q_f32(rows[r].as_ptr().add(at)), act);
-            }
+        let mut sums = vdupq_n_f32(0.0);
+        for b in 0..lengths.blocks {
+            let of_parts = code_sums_of_parts::<F>(code_sums.as_ptr().add(b * 16));
+            let mut whole = vdupq_n_s32(0);
+            each_group!(G => {
+                let at = |part: usize| vld1_s16(whole_minimums.as_ptr().add((b * parts::<F>() + part) * STRIP));
+                whole = vmlal_laneq_s16::<{ G as i32 }>(whole, at(G), of_parts[0]);
+                if F::HALVES {
+                    whole = vmlal_laneq_s16::<{ G as i32 }>(whole, at(TOGETHER + G), of_parts[1]);
+                }
+            });
+            let scale = vmulq_n_f32(vld1q_f32(minimums.as_ptr().add(b * STRIP)), scales[b * TOGETHER]);
+            sums = vfmaq_f32(sums, vcvtq_f32_s32(whole), scale);
         }
-        let off = sums.map(|lanes| vaddvq_f32(lanes));
-        vld1q_f32(off.as_ptr())
+        sums
+    }
+}
+
+/// Sums of a vector's codes for each part of a block of 256: of half groups in order, or of groups in the first register.
+///
+/// # Safety
+/// 16 sums can be read.
+#[inline(always)]
+pub(super) unsafe fn code_sums_of_parts<F: Large>(code_sums: *const i16) -> [int16x8_t; 2] {
+    // SAFETY: the caller's promise. A sum of 32 codes fits 16 bits.
+    unsafe {
+        let of_halves = [vld1q_s16(code_sums), vld1q_s16(code_sums.add(8))];
+        if F::HALVES { of_halves } else { [vpaddq_s16(of_halves[0], of_halves[1]); 2] }
     }
 }

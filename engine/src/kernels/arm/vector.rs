@@ -82,18 +82,18 @@ pub(super) unsafe fn large_blocks<F: Large, D: Dot, const C: usize>(
     acts: &Activations,
     n: usize,
 ) -> [float32x4_t; C] {
-    let per_block = if F::HALVES { 16 } else { 8 };
     let codes: [*const i8; C] = std::array::from_fn(|c| acts.codes(n + c).as_ptr());
     let act_scales: [&[f32]; C] = std::array::from_fn(|c| acts.scales(n + c));
-    let act_sums: [*const f32; C] =
-        std::array::from_fn(|c| if F::HALVES { acts.sums_16(n + c).as_ptr() } else { acts.sums_32(n + c).as_ptr() });
+    let code_sums: [*const i16; C] = std::array::from_fn(|c| acts.code_sums(n + c).as_ptr());
     // SAFETY: every block and group named below lies within rows and vectors.
     unsafe {
         let mut sums = [vdupq_n_f32(0.0); C];
-        let mut minimums = [[vdupq_n_f32(0.0); STRIP]; C];
+        let mut minimum_sums = [vdupq_n_f32(0.0); C];
         for b in 0..act_scales[0].len() / 8 {
             let blocks = strip.at(b * F::BYTES);
             let at = codes.map(|codes| codes.add(b * 8 * GROUP));
+            let part_sums = code_sums.map(|sums| part_sums::<F>(sums.add(b * 16)));
+            let mut minimums = [[vdupq_n_s32(0); STRIP]; C];
             let mut whole = [[vdupq_n_s32(0); STRIP]; C];
             for (r, block) in blocks.into_iter().enumerate() {
                 fetch_ahead(block, F::BYTES);
@@ -102,9 +102,8 @@ pub(super) unsafe fn large_blocks<F: Large, D: Dot, const C: usize>(
                 for c in 0..C {
                     whole[c][r] = of_row[c];
                     if F::MINIMUM {
-                        let sums_at = act_sums[c].add(b * per_block);
-                        for (q, minimum) in head.minimums.into_iter().take(per_block / 4).enumerate() {
-                            minimums[c][r] = vfmaq_f32(minimums[c][r], minimum, vld1q_f32(sums_at.add(4 * q)));
+                        for q in 0..if F::HALVES { 4 } else { 2 } {
+                            minimums[c][r] = vmlaq_s32(minimums[c][r], head.minimums[q], part_sums[c][q]);
                         }
                     }
                 }
@@ -115,14 +114,34 @@ pub(super) unsafe fn large_blocks<F: Large, D: Dot, const C: usize>(
                 let scale = vmulq_n_f32(scales, *act_scales[c].get_unchecked(b * 8));
                 sums[c] = vfmaq_f32(sums[c], vcvtq_f32_s32(sum_lanes(whole[c])), scale);
             }
+            if F::MINIMUM {
+                let scales = four_halves(blocks, F::MINIMUM_AT);
+                for c in 0..C {
+                    let scale = vmulq_n_f32(scales, *act_scales[c].get_unchecked(b * 8));
+                    minimum_sums[c] = vfmaq_f32(minimum_sums[c], vcvtq_f32_s32(sum_lanes(minimums[c])), scale);
+                }
+            }
         }
-        if !F::MINIMUM {
-            return sums;
+        std::array::from_fn(|c| vsubq_f32(sums[c], minimum_sums[c]))
+    }
+}
+
+/// Sums of a vector's codes for each part of a block of 256: in order, or of groups in the first eight lanes.
+#[inline(always)]
+unsafe fn part_sums<F: Large>(code_sums: *const i16) -> [int32x4_t; 4] {
+    // SAFETY: the caller gives the 16 sums of a block.
+    unsafe {
+        let (low, high) = (vld1q_s16(code_sums), vld1q_s16(code_sums.add(8)));
+        if F::HALVES {
+            return [
+                vmovl_s16(vget_low_s16(low)),
+                vmovl_high_s16(low),
+                vmovl_s16(vget_low_s16(high)),
+                vmovl_high_s16(high),
+            ];
         }
-        std::array::from_fn(|c| {
-            let off = minimums[c].map(|lanes| vaddvq_f32(lanes));
-            vsubq_f32(sums[c], vld1q_f32(off.as_ptr()))
-        })
+        let (low, high) = (vpaddlq_s16(low), vpaddlq_s16(high));
+        [low, high, low, high]
     }
 }
 

@@ -34,6 +34,11 @@ pub fn score_keys(
         // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected; sizes were just asserted.
         return unsafe { avx2::score_keys(queries, keys, ahead, scores, stride) };
     }
+    #[cfg(target_arch = "aarch64")]
+    if isa != Isa::Scalar && keys.dim.is_multiple_of(8) {
+        // SAFETY: an `Isa` is only made where its instructions have been detected; sizes were just asserted.
+        return unsafe { neon::score_keys(isa, queries, keys, ahead, scores, stride) };
+    }
     let _ = (isa, ahead);
     for g in 0..heads {
         for p in 0..positions {
@@ -78,6 +83,11 @@ pub fn gather_values(isa: Isa, weights: &[f32], stride: usize, values: CachedRow
         // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected; sizes were just asserted.
         return unsafe { avx2::gather_values(weights, stride, values, ahead, out) };
     }
+    #[cfg(target_arch = "aarch64")]
+    if isa != Isa::Scalar && dim.is_multiple_of(8) {
+        // SAFETY: sizes were just asserted.
+        return unsafe { neon::gather_values(weights, stride, values, ahead, out) };
+    }
     let _ = (isa, ahead);
     for p in 0..positions {
         for (block, bytes) in values.blocks(p).enumerate() {
@@ -103,6 +113,11 @@ pub fn widen(isa: Isa, rows: CachedRows<'_>, out: &mut [f32]) {
         // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected; the length was just asserted.
         return unsafe { avx2::widen(rows, out) };
     }
+    #[cfg(target_arch = "aarch64")]
+    if isa != Isa::Scalar && rows.dim.is_multiple_of(8) {
+        // SAFETY: the length was just asserted.
+        return unsafe { neon::widen(rows, out) };
+    }
     let _ = isa;
     for (p, out) in out.chunks_exact_mut(rows.dim).enumerate() {
         widen_stored(isa, rows, rows.row(p), out);
@@ -118,8 +133,15 @@ pub fn widen_transposed(isa: Isa, keys: CachedRows<'_>, out: &mut [f32]) {
         // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected; sizes were just asserted.
         return unsafe { avx2::widen_transposed(keys, out) };
     }
+    #[cfg_attr(not(target_arch = "aarch64"), allow(unused_mut))]
+    let mut done = 0;
+    #[cfg(target_arch = "aarch64")]
+    if isa != Isa::Scalar && dim.is_multiple_of(8) {
+        // SAFETY: sizes were just asserted.
+        done = unsafe { neon::widen_transposed(keys, out) };
+    }
     let _ = isa;
-    for p in 0..positions {
+    for p in done..positions {
         for (block, bytes) in keys.blocks(p).enumerate() {
             let at = block * BLOCK..dim.min((block + 1) * BLOCK);
             let mut key = [0f32; BLOCK];
@@ -154,7 +176,7 @@ pub fn multiply_accumulate(
         cols <= stride && (rows == 0 || (rows - 1) * stride + cols <= len)
     };
     assert!(fits(m, k, a.stride, a.data.len()) && fits(k, n, b.stride, b.data.len()) && fits(m, n, c_stride, c.len()));
-    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut))]
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_mut))]
     let mut n_done = 0;
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::Avx2 {
@@ -162,6 +184,11 @@ pub fn multiply_accumulate(
         // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected; the assertion above holds
         // every row within its slice.
         unsafe { avx2::multiply_accumulate((m, k, n_done), a, b, c, c_stride) };
+    }
+    #[cfg(target_arch = "aarch64")]
+    if isa != Isa::Scalar {
+        // SAFETY: the assertion above holds every row within its slice.
+        n_done = unsafe { neon::multiply_accumulate((m, k, n), a, b, c, c_stride) };
     }
     let _ = isa;
     if n_done == n {
@@ -180,3 +207,5 @@ pub fn multiply_accumulate(
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "aarch64")]
+mod neon;

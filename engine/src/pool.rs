@@ -396,6 +396,11 @@ impl<'a, T> SharedSlice<'a, T> {
         Self { start: slice.as_mut_ptr(), len: slice.len(), _borrow: PhantomData }
     }
 
+    /// Where it begins.
+    pub fn start(&self) -> *mut T {
+        self.start
+    }
+
     /// Elements of the whole slice.
     pub fn len(&self) -> usize {
         self.len

@@ -6,9 +6,10 @@
 //! tile's keys, so that memory is never waited for twice. Many tokens: split over (kv head x block of tokens), each tile
 //! widened once for the block. Either way with a running softmax.
 
+use super::turn::Turn;
 use crate::kernels::Isa;
 use crate::kernels::vector::attention::{
-    QueryBuffer, Rows, TILE_KEYS, gather_values, multiply_accumulate, score_keys, widen, widen_transposed,
+    Queries, QueryBuffer, Rows, TILE_KEYS, gather_values, multiply_accumulate, score_keys, widen, widen_transposed,
 };
 use crate::kernels::vector::{exp_and_sum, max, scale, soft_cap};
 use crate::kv_cache::{LayerCache, Place, Span};
@@ -38,8 +39,12 @@ pub struct Attention<'a> {
     pub scale: f32,
     /// Soft cap of scores.
     pub cap: Option<f32>,
-    /// Position of the batch's first token.
+    /// Position of the first query's token.
     pub first: usize,
+    /// What queries go through first; nothing for `None`.
+    pub turn: Option<Turn<'a>>,
+    /// Which token of the batch the first query's is.
+    pub token: usize,
     /// What a token sees.
     pub span: Span,
     /// What `keys` and `values` are places in.
@@ -55,7 +60,8 @@ pub struct AttentionScratch {
     per_worker: Vec<f32>,
     worker_len: usize,
     records: Vec<f32>,
-    queries: QueryBuffer,
+    /// For each worker.
+    queries: Vec<QueryBuffer>,
 }
 
 impl AttentionScratch {
@@ -69,13 +75,14 @@ impl AttentionScratch {
             per_worker: vec![0.0; worker_len * workers],
             worker_len,
             records: vec![0.0; heads * PARTS_MAX * (value_dim + 2)],
-            queries: QueryBuffer::new(heads, key_dim),
+            queries: (0..workers).map(|_| QueryBuffer::new(group, key_dim)).collect(),
         }
     }
 
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
-        (size_of_val(&self.per_worker[..]) + size_of_val(&self.records[..])) as u64 + self.queries.bytes()
+        let queries: u64 = self.queries.iter().map(QueryBuffer::bytes).sum();
+        (size_of_val(&self.per_worker[..]) + size_of_val(&self.records[..])) as u64 + queries
     }
 }
 
@@ -120,8 +127,7 @@ impl Tiles {
 }
 
 /// One token's attention, as its parts see it.
-struct One<'a> {
-    queries: &'a QueryBuffer,
+struct One {
     tiles: Tiles,
     parts: usize,
     part_tiles: usize,
@@ -132,7 +138,20 @@ impl<'a> Attention<'a> {
     pub fn over(cache: &'a LayerCache<'_>, isa: Isa, (heads, kv_heads): (usize, usize), first: usize) -> Self {
         let LayerCache { bytes, keys, values, span } = cache;
         let (keys, values, span) = (*keys, *values, *span);
-        Self { isa, heads, kv_heads, scale: 1.0, cap: None, first, span, cached: bytes, keys, values }
+        Self {
+            isa,
+            heads,
+            kv_heads,
+            scale: 1.0,
+            cap: None,
+            first,
+            turn: None,
+            token: 0,
+            span,
+            cached: bytes,
+            keys,
+            values,
+        }
     }
 
     fn group(&self) -> usize {
@@ -148,11 +167,10 @@ impl<'a> Attention<'a> {
     /// One token: each part's weighted values, maximum and sum, then the merge.
     fn one(&self, pool: &Pool, scratch: &mut AttentionScratch, query: &[f32], out: &mut [f32]) {
         let AttentionScratch { per_worker, worker_len, records, queries } = scratch;
-        queries.fill(self.isa, query, self.scale, self.keys.kv_type());
         let tiles = Tiles(self.span.visible(self.first));
         let work = tiles.positions() * self.heads * (self.keys.dim() + self.values.dim());
         let part_tiles = tiles.count().div_ceil(PARTS_MAX).max(PART_TILES_MIN);
-        let one = One { queries, parts: tiles.count().div_ceil(part_tiles), part_tiles, tiles };
+        let one = One { parts: tiles.count().div_ceil(part_tiles), part_tiles, tiles };
         let record = self.group() * (self.values.dim() + 2);
         let items = self.kv_heads * one.parts;
         let chunk = if work < ALONE_BELOW { items } else { 1 };
@@ -160,13 +178,22 @@ impl<'a> Attention<'a> {
         let worker_len = *worker_len;
         let workers = SharedSlice::new(per_worker);
         let shared = SharedSlice::new(records);
+        let buffers = SharedSlice::new(queries);
         pool.scatter(items, chunk, &|worker, range| {
-            // SAFETY: every worker has its own piece.
-            let own = unsafe { workers.range(worker * worker_len..(worker + 1) * worker_len) };
+            // SAFETY: every worker has its own piece, and its own buffer.
+            let (own, buffer) = unsafe {
+                (workers.range(worker * worker_len..(worker + 1) * worker_len), buffers.range(worker..worker + 1))
+            };
+            let (buffer, mut held) = (&mut buffer[0], None);
             for item in range {
+                let kv_head = item / one.parts;
+                if held != Some(kv_head) {
+                    self.take_queries(query, kv_head, buffer);
+                    held = Some(kv_head);
+                }
                 // SAFETY: items never overlap, and each has a record of its own.
                 let to = unsafe { shared.range(item * record..(item + 1) * record) };
-                self.part(&one, item, own, to);
+                self.part(&one, item, buffer.heads(0, self.group()), own, to);
             }
         });
         for (kv_head, out) in out.chunks_exact_mut(self.group() * self.values.dim()).enumerate() {
@@ -175,12 +202,27 @@ impl<'a> Attention<'a> {
         }
     }
 
+    /// One token's query heads of one kv head, turned.
+    fn take_queries(&self, query: &[f32], kv_head: usize, buffer: &mut QueryBuffer) {
+        let (group, dim) = (self.group(), self.keys.dim());
+        let query = &query[kv_head * group * dim..(kv_head + 1) * group * dim];
+        let turn = |x: &mut [f32]| self.turn_heads(0, kv_head, x);
+        buffer.fill_turned(self.isa, query, turn, self.scale, self.keys.kv_type());
+    }
+
+    /// Turns the query heads (group, key_dim) of one kv head and of the `at`-th of the tokens here.
+    fn turn_heads(&self, at: usize, kv_head: usize, x: &mut [f32]) {
+        let Some(turn) = &self.turn else { return };
+        for (g, head) in x.chunks_exact_mut(self.keys.dim()).enumerate() {
+            turn.apply(self.token + at, kv_head * self.group() + g, head);
+        }
+    }
+
     /// One kv head's group over one part of the tiles; the record is values (group, value_dim), maxima (group), sums
     /// (group).
-    fn part(&self, one: &One<'_>, item: usize, scratch: &mut [f32], record: &mut [f32]) {
+    fn part(&self, one: &One, item: usize, queries: Queries<'_>, scratch: &mut [f32], record: &mut [f32]) {
         let (group, dim) = (self.group(), self.values.dim());
         let (kv_head, part) = (item / one.parts, item % one.parts);
-        let queries = one.queries.heads(kv_head * group, group);
         let [values, maxima, sums] = carve(record, [group * dim, group, group]);
         values.fill(0.0);
         maxima.fill(f32::NEG_INFINITY);
@@ -201,7 +243,7 @@ impl<'a> Attention<'a> {
     }
 
     /// The keys that are likely scored after tile `i`: of the next tile, or of the next head's first.
-    fn keys_after(&self, one: &One<'_>, kv_head: usize, i: usize) -> &[u8] {
+    fn keys_after(&self, one: &One, kv_head: usize, i: usize) -> &[u8] {
         let (kv_head, i) = if i + 1 < one.tiles.count() { (kv_head, i + 1) } else { (kv_head + 1, 0) };
         if kv_head == self.kv_heads {
             return &[];
@@ -270,7 +312,9 @@ impl<'a> Attention<'a> {
         );
         for (i, token) in tokens.clone().enumerate() {
             let from = &queries[(token * self.heads + kv_head * group) * key_dim..][..group * key_dim];
-            scaled[i * group * key_dim..(i + 1) * group * key_dim].copy_from_slice(from);
+            let to = &mut scaled[i * group * key_dim..(i + 1) * group * key_dim];
+            to.copy_from_slice(from);
+            self.turn_heads(token, kv_head, to);
         }
         scale(self.isa, scaled, self.scale);
         mixed.fill(0.0);

@@ -1,8 +1,9 @@
 //! What each operator of a pass reads, writes and computes, from the shapes alone: for profiles.
 
 use super::Model;
+use super::operators::format_of;
 use super::weights::Matrix;
-use crate::kernels::{self, ActivationFormat};
+use crate::kernels::ActivationFormat;
 use crate::profile::{Cost, Operator};
 use crate::protocol::KvType;
 
@@ -11,6 +12,8 @@ use crate::protocol::KvType;
 pub struct Batch {
     /// Tokens.
     pub tokens: usize,
+    /// How many of them, the last ones, come out of the layer.
+    pub wanted: usize,
     /// Position of the first of them.
     pub first: usize,
     /// How keys and values are cached.
@@ -22,6 +25,13 @@ fn floats(n: usize, width: usize) -> u64 {
     (n * width * size_of::<f32>()) as u64
 }
 
+/// Bytes of `n` vectors of `width` elements, rounded as that matrix wants them: codes, and for each 32 of them a scale and
+/// three sums.
+fn rounded(n: usize, width: usize, matrix: &Matrix) -> u64 {
+    let quantised = format_of(matrix).is_quantised();
+    if quantised { (n * (width + width / 32 * 4 * size_of::<f32>())) as u64 } else { floats(n, width) }
+}
+
 /// Bytes of `n` cached keys or values of `width` elements.
 fn cached(n: usize, width: usize, kv_type: KvType) -> u64 {
     (n * kv_type.row_bytes(width).expect("whole blocks, which the cache checks")) as u64
@@ -31,7 +41,11 @@ impl Model {
     /// What `operator` takes for that batch, in that layer if it belongs to one. Each weight counts once a batch, each
     /// position of the cache that any token of the batch sees once a layer.
     pub(super) fn cost(&self, operator: Operator, layer: usize, batch: Batch) -> Cost {
-        let (h, w, n) = (&self.hyperparameters, &self.weights, batch.tokens);
+        let (h, w) = (&self.hyperparameters, &self.weights);
+        let n = match operator {
+            Operator::Embedding | Operator::AttentionNorm | Operator::Qkv => batch.tokens,
+            _ => batch.wanted,
+        };
         let (shape, weights) = (&h.layers[layer], &w.layers[layer]);
         let (q, k, v) = (shape.heads * h.key_dim, shape.kv_heads * h.key_dim, shape.kv_heads * h.value_dim);
         let mixed = shape.heads * h.value_dim;
@@ -39,45 +53,57 @@ impl Model {
         let len = |vector: &Option<Vec<f32>>| vector.as_deref().map_or(0, |v| floats(1, v.len()));
         let cached = |n| cached(n, k, batch.cached.0) + cached(n, v, batch.cached.1);
         let activations = |bytes| Cost { activation_bytes: bytes, ..Cost::default() };
-        let norm = |weight: &[f32]| Cost { weight_bytes: floats(1, weight.len()), ..activations(2 * hidden) };
+        let norm = |weight: &[f32], matrix| {
+            let bytes = hidden + rounded(n, h.hidden, matrix);
+            Cost { weight_bytes: floats(1, weight.len()), ..activations(bytes) }
+        };
         let residual = |extra| Cost { weight_bytes: extra, ..activations(3 * hidden) };
+        let with = |mut cost: Cost, more: Cost| {
+            cost.add(&more);
+            cost
+        };
+        // a product that is added to the residual stream reads that too
+        let onto = |apart: bool| activations(if apart { 0 } else { hidden });
         match operator {
             Operator::Embedding => Cost {
                 rows: n as u64,
                 weight_bytes: stored_bytes(&w.embedding) / w.embedding.rows as u64 * n as u64,
                 ..activations(hidden)
             },
-            Operator::AttentionNorm => norm(&weights.attention_norm),
-            Operator::Qkv => product(n, &[&weights.query, &weights.key, &weights.value]),
-            Operator::Rope => {
-                // values are touched only where they have a bias
-                let turned = q + k + if weights.value_bias.is_some() { v } else { 0 };
-                let vectors = [&weights.query_bias, &weights.key_bias, &weights.value_bias];
-                let norms = len(&weights.query_norm) + len(&weights.key_norm);
-                let weight_bytes = vectors.into_iter().map(len).sum::<u64>() + norms;
-                Cost { weight_bytes, ..activations(2 * floats(n, turned)) }
+            Operator::AttentionNorm => norm(&weights.attention_norm, &weights.query),
+            Operator::Qkv => {
+                let [query, key, value] = [&weights.query, &weights.key, &weights.value];
+                let made = if batch.wanted > 0 { product(n, &[query, key, value]) } else { product(n, &[key, value]) };
+                let weight_bytes = len(&weights.key_bias) + len(&weights.key_norm) + len(&weights.value_bias);
+                with(made, Cost { weight_bytes, kv_bytes: cached(n), ..Cost::default() })
             }
-            Operator::KvStore => Cost { kv_bytes: cached(n), ..activations(floats(n, k + v)) },
             Operator::Attention => {
                 let window = h.window_tokens.filter(|_| shape.local).unwrap_or(usize::MAX);
-                let seen = |token: usize| (batch.first + token + 1).min(window);
+                let first = batch.first + batch.tokens - n;
+                let seen = |token: usize| (first + token + 1).min(window);
                 let pairs: usize = (0..n).map(seen).sum();
                 // all that the first token sees, and each later token's own
                 let positions = seen(0) + n - 1;
                 Cost {
+                    weight_bytes: len(&weights.query_bias) + len(&weights.query_norm),
                     kv_bytes: cached(positions),
                     f32_operations: 2 * (pairs * (q + mixed)) as u64,
                     ..activations(floats(n, q + mixed))
                 }
             }
-            Operator::OutputProjection => product(n, &[&weights.output]),
+            Operator::OutputProjection => {
+                let rounding = activations(floats(n, mixed) + rounded(n, mixed, &weights.output));
+                with(with(product(n, &[&weights.output]), rounding), onto(weights.joins_attention()))
+            }
             Operator::AttentionResidual => residual(len(&weights.output_bias) + len(&weights.attention_post_norm)),
-            Operator::FfnNorm => norm(&weights.ffn_norm),
-            Operator::GateUp => product(n, &[&weights.gate, &weights.up]),
-            Operator::Activation => activations(3 * floats(n, shape.ffn)),
-            Operator::Down => product(n, &[&weights.down]),
+            Operator::FfnNorm => norm(&weights.ffn_norm, &weights.gate),
+            Operator::GateUp => {
+                let gated = activations(rounded(n, shape.ffn, &weights.down));
+                with(product(n, &[&weights.gate, &weights.up]), gated)
+            }
+            Operator::Down => with(product(n, &[&weights.down]), onto(weights.ffn_post_norm.is_some())),
             Operator::FfnResidual => residual(len(&weights.ffn_post_norm)),
-            Operator::HeadNorm => norm(&w.head_norm),
+            Operator::HeadNorm => norm(&w.head_norm, &w.head),
             Operator::Head => product(n, &[&w.head]),
             Operator::Sampling => activations(floats(n, w.head.rows)),
         }
@@ -90,13 +116,13 @@ fn stored_bytes(matrix: &Matrix) -> u64 {
 
 /// Products of `n` vectors with matrices that share their input.
 fn product(n: usize, matrices: &[&Matrix]) -> Cost {
-    let mut cost = Cost { activation_bytes: floats(n, matrices[0].cols), ..Cost::default() };
+    let mut cost = Cost { activation_bytes: rounded(n, matrices[0].cols, matrices[0]), ..Cost::default() };
     for matrix in matrices {
         let operations = 2 * (n * matrix.rows * matrix.cols) as u64;
         cost.rows += matrix.rows as u64;
         cost.weight_bytes += stored_bytes(matrix);
         cost.activation_bytes += floats(n, matrix.rows);
-        match kernels::activation_format(matrix.tensor_type()) {
+        match format_of(matrix) {
             ActivationFormat::F32 | ActivationFormat::F16 | ActivationFormat::Bf16 => cost.f32_operations += operations,
             _ => cost.int8_operations += operations,
         }

@@ -1,19 +1,20 @@
 //! The networks: what a file holds, its weights, and the forward pass.
 
-mod apart;
 mod architecture;
 mod attention;
 mod cost;
 mod hyperparameters;
+mod inputs;
 mod operators;
 mod repack;
 mod rope;
 mod session;
+mod turn;
 mod weights;
 
-pub use apart::EXACT_TOKENS_MAX;
 pub use architecture::{Architecture, Gate, Rotation};
 pub use hyperparameters::{Hyperparameters, LayerShape, Rope, Yarn};
+pub use inputs::EXACT_TOKENS_MAX;
 pub use session::{BATCH_TOKENS_MAX, Logits, Session};
 
 use crate::error::{EngineError, Result};

@@ -4,7 +4,11 @@ use super::architecture::Rotation;
 use super::hyperparameters::{Hyperparameters, Rope};
 use crate::kernels::Isa;
 use crate::kernels::vector;
+use crate::pool::{Pool, SharedSlice};
 use std::f64::consts::PI;
+
+/// Tokens whose angles a worker computes at a time.
+const TOKENS_CHUNK: usize = 8;
 
 /// Angles of a batch: for each token, `pairs` cosines and sines.
 pub struct RopeTable {
@@ -35,16 +39,20 @@ impl RopeTable {
     }
 
     /// Computes the angles of tokens at positions `first..first + n`.
-    pub fn fill(&mut self, first: usize, n: usize) {
-        let pairs = self.frequencies.len();
-        for token in 0..n {
-            let position = (first + token) as f64;
-            for (i, frequency) in self.frequencies.iter().enumerate() {
-                let (sin, cos) = (position * frequency).sin_cos();
-                self.cos[token * pairs + i] = (cos * self.magnitude) as f32;
-                self.sin[token * pairs + i] = (sin * self.magnitude) as f32;
+    pub fn fill(&mut self, pool: &Pool, first: usize, n: usize) {
+        let Self { frequencies, magnitude, cos, sin } = self;
+        let (pairs, cos, sin) = (frequencies.len(), SharedSlice::new(cos), SharedSlice::new(sin));
+        pool.scatter(n, TOKENS_CHUNK, &|_, tokens| {
+            for token in tokens {
+                let at = token * pairs..(token + 1) * pairs;
+                // SAFETY: every token is one worker's.
+                let (cos, sin) = unsafe { (cos.range(at.clone()), sin.range(at)) };
+                for ((frequency, cos), sin) in frequencies.iter().zip(cos).zip(sin) {
+                    let (s, c) = ((first + token) as f64 * frequency).sin_cos();
+                    (*cos, *sin) = ((c * *magnitude) as f32, (s * *magnitude) as f32);
+                }
             }
-        }
+        });
     }
 
     /// Rotates one head of the batch's `token`-th token; elements past the rotated ones stay.
@@ -81,10 +89,10 @@ impl RopeTables {
     }
 
     /// Computes the angles of a batch.
-    pub fn fill(&mut self, first: usize, n: usize) {
-        self.global.fill(first, n);
+    pub fn fill(&mut self, pool: &Pool, first: usize, n: usize) {
+        self.global.fill(pool, first, n);
         if let Some(local) = &mut self.local {
-            local.fill(first, n);
+            local.fill(pool, first, n);
         }
     }
 
@@ -120,10 +128,14 @@ mod tests {
         Rope { base, position_scale: 1.0, yarn: None }
     }
 
+    fn one() -> Pool {
+        Pool::new(1).unwrap()
+    }
+
     #[test]
     fn angles_are_position_times_falling_powers_of_the_base() {
         let mut table = RopeTable::new(&plain(10_000.0), 4, None, 2);
-        table.fill(3, 2);
+        table.fill(&one(), 3, 2);
         // pairs turn by 1 and 0.01 a position
         for (token, position) in [(0, 3.0f32), (1, 4.0)] {
             let mut head = [1.0, 0.0, 1.0, 0.0, 9.0];
@@ -137,15 +149,15 @@ mod tests {
     fn linear_scaling_by_four_turns_position_eight_into_two() {
         let stretched = Rope { position_scale: 0.25, ..plain(10_000.0) };
         let (mut a, mut b) = (RopeTable::new(&stretched, 8, None, 1), RopeTable::new(&plain(10_000.0), 8, None, 1));
-        a.fill(8, 1);
-        b.fill(2, 1);
+        a.fill(&one(), 8, 1);
+        b.fill(&one(), 2, 1);
         assert_eq!((a.cos, a.sin), (b.cos, b.sin));
     }
 
     #[test]
     fn divisors_of_llama_3_slow_their_pairs() {
         let mut table = RopeTable::new(&plain(1.0), 4, Some(&[1.0, 8.0]), 1);
-        table.fill(8, 1);
+        table.fill(&one(), 8, 1);
         assert!((table.cos[0] - 8f32.cos()).abs() < 1e-6 && (table.cos[1] - 1f32.cos()).abs() < 1e-6);
     }
 

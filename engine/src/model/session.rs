@@ -1,16 +1,16 @@
 //! One conversation with a model: its cache, its workers, its buffers, and the forward pass.
 
+mod pass;
 mod scratch;
 
 use super::Model;
-use super::apart::EXACT_TOKENS_MAX;
-use super::attention::{Attention, AttentionScratch};
+use super::attention::AttentionScratch;
 use super::cost::Batch;
 use super::hyperparameters::Hyperparameters;
-use super::operators::Operators;
+use super::inputs::{EXACT_TOKENS_MAX, Inputs};
 use super::rope::RopeTables;
 use crate::error::{EngineError, Result};
-use crate::kernels::{Activations, Isa, vector};
+use crate::kernels::{Isa, vector};
 use crate::kv_cache::{CacheOptions, KvCache, KvPolicy, LayerWidths};
 use crate::pool::Pool;
 use crate::profile::{Operator, Profile, Recorder};
@@ -40,9 +40,10 @@ pub struct Session {
     ropes: RopeTables,
     scratch: Scratch,
     attention: AttentionScratch,
-    activations: Activations,
-    /// For each token of an exact batch; none until one is asked for.
-    apart: Vec<Activations>,
+    /// What products take of the residual stream and of attention's output.
+    inputs: Inputs,
+    /// What the down projection takes.
+    gated: Inputs,
     /// Tokens of the largest batch that the buffers hold.
     buffer_tokens: usize,
     logits: Vec<f32>,
@@ -54,9 +55,9 @@ pub struct Session {
     held: Vec<u32>,
 }
 
-/// Elements of the longest input of a product.
+/// Elements of the longest input of a product other than the down projection.
 fn widest_input(h: &Hyperparameters) -> usize {
-    h.hidden.max(h.widest(|l| l.ffn)).max(h.widest(|l| l.heads) * h.value_dim)
+    h.hidden.max(h.widest(|l| l.heads) * h.value_dim)
 }
 
 impl Session {
@@ -88,7 +89,6 @@ impl Session {
         let batch_max = batch_max.min(context);
         let cache = KvCache::new(&widths.collect::<Vec<_>>(), options, context, batch_max)?;
         let pool = Pool::for_config(config)?;
-        let k_max = widest_input(h);
         let group = h.widest(|l| l.heads / l.kv_heads);
         let heads = h.widest(|l| l.heads);
         Ok(Self {
@@ -96,8 +96,8 @@ impl Session {
             scratch: Scratch::new(h, 1),
             buffer_tokens: 1,
             attention: AttentionScratch::new(pool.threads(), heads, group, h.key_dim, h.value_dim),
-            activations: Activations::new(k_max, 1),
-            apart: Vec::new(),
+            inputs: Inputs::new(widest_input(h)),
+            gated: Inputs::new(h.widest(|l| l.ffn)),
             logits: vec![0.0; model.vocab()],
             logits_finite: true,
             batch_max,
@@ -129,11 +129,14 @@ impl Session {
             if let Some(recorder) = self.pool.recorder() {
                 recorder.begin_pass(n);
             }
-            self.run_layers(batch, false);
-            match which {
-                Logits::All => self.run_head(0..n, i * batch_max * vocab, false),
-                Logits::Last if i + 1 == batches => self.run_head(n - 1..n, 0, false),
-                _ => {}
+            let (wanted, at) = match which {
+                Logits::All => (n, i * batch_max * vocab),
+                Logits::Last if i + 1 == batches => (1, 0),
+                _ => (0, 0),
+            };
+            self.run_layers(batch, wanted, false);
+            if wanted > 0 {
+                self.run_head(n - wanted..n, at, false);
             }
         }
         let logits = &self.logits[..wanted];
@@ -153,7 +156,7 @@ impl Session {
         if let Some(recorder) = self.pool.recorder() {
             recorder.begin_pass(n);
         }
-        self.run_layers(ids, true);
+        self.run_layers(ids, n, true);
         self.run_head(0..n, 0, true);
         let logits = &self.logits[..wanted];
         self.logits_finite &= vector::all_finite(self.model.isa, logits);
@@ -168,10 +171,8 @@ impl Session {
                 "{tokens} tokens are too many for an exact batch, at most {EXACT_TOKENS_MAX} (EXACT_TOKENS_MAX)"
             )));
         }
-        let k_max = widest_input(&self.model.hyperparameters);
-        while self.apart.len() < tokens {
-            self.apart.push(Activations::new(k_max, 1));
-        }
+        self.inputs.make_room_apart(tokens);
+        self.gated.make_room_apart(tokens);
         self.reserve_logits(tokens * self.model.vocab())
     }
 
@@ -218,8 +219,8 @@ impl Session {
         self.scratch = Scratch::new(h, 0);
         self.scratch = Scratch::new(h, room);
         self.ropes = RopeTables::new(h, self.model.weights.rope_divisors.as_deref(), room);
-        self.activations = Activations::new(0, 0);
-        self.activations = Activations::new(widest_input(h), room);
+        self.inputs.make_room(room);
+        self.gated.make_room(room);
         self.buffer_tokens = room;
     }
 
@@ -230,99 +231,6 @@ impl Session {
         let single = n == 1 || exact;
         let workers = if single { self.pool.decode_threads() } else { self.pool.prefill_threads() };
         self.pool.set_active(workers);
-    }
-
-    /// Embeds a batch and takes it through all layers; leaves the residual stream in the scratch and the cache grown.
-    /// `exact`: with the numbers of single steps.
-    fn run_layers(&mut self, ids: &[u32], exact: bool) {
-        self.make_ready(ids.len(), exact);
-        let Self { model, pool, cache, ropes, scratch, attention, activations, apart, cached_types, .. } = self;
-        let (h, weights, n, first) = (&model.hyperparameters, &model.weights, ids.len(), cache.depth());
-        cache.grow(n);
-        let apart = exact.then_some(&mut apart[..]);
-        let mut ops = Operators { pool, isa: model.isa, gguf: &model.gguf, activations, apart, n, eps: h.norm_eps };
-        let residual = &mut scratch.residual[..n * h.hidden]; // (n, hidden)
-        let branch = &mut scratch.branch[..n * h.hidden]; // (n, hidden)
-        let batch = Batch { tokens: n, first, cached: *cached_types };
-        embed(model, pool, ids, batch, residual);
-        let mark = |operator, i: usize| pool.mark(operator, Some(i), || model.cost(operator, i, batch));
-        ropes.fill(first, n);
-
-        for (i, (layer, shape)) in weights.layers.iter().zip(&h.layers).enumerate() {
-            let query = &mut scratch.query[..n * shape.heads * h.key_dim]; // (n, heads, key_dim)
-            let key = &mut scratch.key[..n * shape.kv_heads * h.key_dim]; // (n, kv_heads, key_dim)
-            let value = &mut scratch.value[..n * shape.kv_heads * h.value_dim]; // (n, kv_heads, value_dim)
-            let mixed = &mut scratch.mixed[..n * shape.heads * h.value_dim]; // (n, heads, value_dim)
-            let gate = &mut scratch.gate[..n * shape.ffn]; // (n, ffn)
-            let up = &mut scratch.up[..n * shape.ffn]; // (n, ffn)
-
-            mark(Operator::AttentionNorm, i);
-            ops.norm(residual, &layer.attention_norm, branch);
-            mark(Operator::Qkv, i);
-            ops.project(
-                branch,
-                &mut [(&layer.query, &mut *query), (&layer.key, &mut *key), (&layer.value, &mut *value)],
-            );
-            let (rope, rotation, cached) = (ropes.of(shape.local), h.rotation(), cache.layer(i));
-            mark(Operator::Rope, i);
-            ops.shift(query, layer.query_bias.as_deref());
-            ops.shift(key, layer.key_bias.as_deref());
-            ops.shift(value, layer.value_bias.as_deref());
-            ops.turn(query, h.key_dim, layer.query_norm.as_deref(), rope, rotation);
-            ops.turn(key, h.key_dim, layer.key_norm.as_deref(), rope, rotation);
-            mark(Operator::KvStore, i);
-            ops.store(key, &cached.keys, cached.bytes, first);
-            ops.store(value, &cached.values, cached.bytes, first);
-            mark(Operator::Attention, i);
-            let attend = |first: usize| Attention {
-                scale: h.attention_scale,
-                cap: h.attention_cap,
-                ..Attention::over(&cached, model.isa, (shape.heads, shape.kv_heads), first)
-            };
-            // all tokens at once, or each as the single one that it must look like
-            let rows = if exact { 1 } else { n };
-            let (query_len, mixed_len) = (rows * shape.heads * h.key_dim, rows * shape.heads * h.value_dim);
-            for (t, (query, mixed)) in query.chunks_exact(query_len).zip(mixed.chunks_exact_mut(mixed_len)).enumerate()
-            {
-                attend(first + t).run(pool, attention, query, mixed);
-            }
-            mark(Operator::OutputProjection, i);
-            ops.project(mixed, &mut [(&layer.output, &mut *branch)]);
-            mark(Operator::AttentionResidual, i);
-            ops.join(residual, branch, layer.output_bias.as_deref(), layer.attention_post_norm.as_deref());
-
-            mark(Operator::FfnNorm, i);
-            ops.norm(residual, &layer.ffn_norm, branch);
-            mark(Operator::GateUp, i);
-            ops.project(branch, &mut [(&layer.gate, &mut *gate), (&layer.up, &mut *up)]);
-            mark(Operator::Activation, i);
-            ops.gate(h.architecture.gate(), gate, up);
-            mark(Operator::Down, i);
-            ops.project(gate, &mut [(&layer.down, &mut *branch)]);
-            mark(Operator::FfnResidual, i);
-            ops.join(residual, branch, None, layer.ffn_post_norm.as_deref());
-        }
-    }
-
-    /// Final norm and output head for `tokens` of the last batch; logits go to `self.logits[at..]`.
-    fn run_head(&mut self, tokens: std::ops::Range<usize>, at: usize, exact: bool) {
-        let Self { model, pool, scratch, activations, apart, logits, cached_types, .. } = self;
-        let (h, weights, n) = (&model.hyperparameters, &model.weights, tokens.len());
-        let apart = exact.then_some(&mut apart[..]);
-        let mut ops = Operators { pool, isa: model.isa, gguf: &model.gguf, activations, apart, n, eps: h.norm_eps };
-        let residual = &scratch.residual[tokens.start * h.hidden..tokens.end * h.hidden]; // (n, hidden)
-        let branch = &mut scratch.branch[..n * h.hidden]; // (n, hidden)
-        let logits = &mut logits[at..at + n * model.vocab()]; // (n, vocab)
-        let batch = Batch { tokens: n, first: 0, cached: *cached_types };
-        let mark = |operator| pool.mark(operator, None, || model.cost(operator, 0, batch));
-
-        mark(Operator::HeadNorm);
-        ops.norm(residual, &weights.head_norm, branch);
-        mark(Operator::Head);
-        ops.project(branch, &mut [(&weights.head, &mut *logits)]);
-        if let Some(cap) = h.logit_cap {
-            vector::soft_cap(model.isa, logits, cap);
-        }
     }
 
     /// Records, from now on, what every operator of a pass takes.
@@ -343,7 +251,7 @@ impl Session {
 
     /// For a profile: from now on a token is chosen from the last logits, until [`Self::rest`].
     pub fn mark_sampling(&self) {
-        let batch = Batch { tokens: 1, first: 0, cached: self.cached_types };
+        let batch = Batch { tokens: 1, wanted: 1, first: 0, cached: self.cached_types };
         self.pool.mark(Operator::Sampling, None, || self.model.cost(Operator::Sampling, 0, batch));
     }
 
@@ -416,8 +324,8 @@ impl Session {
     /// Bytes of scratch buffers, as allocated; they become resident as batches use them.
     pub fn scratch_bytes(&self) -> u64 {
         let logits = (self.logits.capacity() * size_of::<f32>()) as u64;
-        let apart: u64 = self.apart.iter().map(Activations::bytes).sum();
-        self.scratch.bytes() + self.attention.bytes() + self.ropes.bytes() + self.activations.bytes() + apart + logits
+        let inputs = self.inputs.bytes() + self.gated.bytes();
+        self.scratch.bytes() + self.attention.bytes() + self.ropes.bytes() + inputs + logits
     }
 
     /// Element types of cached keys and of cached values.
@@ -458,18 +366,6 @@ impl Session {
     /// The model.
     pub fn model(&self) -> &Arc<Model> {
         &self.model
-    }
-}
-
-/// Starts the residual stream (n, hidden) with the tokens' embeddings.
-fn embed(model: &Model, pool: &Pool, ids: &[u32], batch: Batch, residual: &mut [f32]) {
-    let h = &model.hyperparameters;
-    pool.mark(Operator::Embedding, None, || model.cost(Operator::Embedding, 0, batch));
-    for (row, &id) in residual.chunks_exact_mut(h.hidden).zip(ids) {
-        model.weights.embedding.widen_row(&model.gguf, id as usize, row);
-    }
-    if h.embedding_scale != 1.0 {
-        vector::scale(model.isa, residual, h.embedding_scale);
     }
 }
 

@@ -105,6 +105,13 @@ pub struct LayerWeights {
     pub ffn_post_norm: Option<Vec<f32>>,
 }
 
+impl LayerWeights {
+    /// Whether something comes between attention's output projection and the residual stream.
+    pub fn joins_attention(&self) -> bool {
+        self.output_bias.is_some() || self.attention_post_norm.is_some()
+    }
+}
+
 /// All weights of a network.
 pub struct Weights {
     /// (vocab, hidden)

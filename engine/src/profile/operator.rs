@@ -5,31 +5,25 @@
 pub enum Operator {
     /// Rows of the embedding, widened.
     Embedding,
-    /// Norm before attention.
+    /// Norm before attention, rounded.
     AttentionNorm,
-    /// Queries, keys and values, their input's rounding included.
+    /// Queries, keys and values; keys and values are turned (bias, head norm, rotation) and stored.
     Qkv,
-    /// Biases, head norms and rotation of queries, keys and values.
-    Rope,
-    /// Keys and values into the cache.
-    KvStore,
-    /// Scores, softmax and weighted values.
+    /// Queries are turned; scores, softmax and weighted values.
     Attention,
-    /// Attention's output into the hidden width.
+    /// Attention's output, rounded, into the hidden width; added to the residual stream where no bias or norm comes first.
     OutputProjection,
-    /// Adding attention to the residual stream, its bias and norm included.
+    /// Bias and norm of attention's output where there are any, and adding it to the residual stream.
     AttentionResidual,
-    /// Norm before the feed-forward part.
+    /// Norm before the feed-forward part, rounded.
     FfnNorm,
-    /// Gate and up projections.
+    /// Gate and up projections, and the activated gate times up, rounded.
     GateUp,
-    /// Activation of the gate, times up.
-    Activation,
-    /// Down projection.
+    /// Down projection, added to the residual stream where no norm comes first.
     Down,
-    /// Adding the feed-forward part to the residual stream, its norm included.
+    /// Norm of the feed-forward part where there is one, and adding it to the residual stream.
     FfnResidual,
-    /// Norm before the head.
+    /// Norm before the head, rounded.
     HeadNorm,
     /// Logits, their cap and the check that they are finite.
     Head,
@@ -39,18 +33,15 @@ pub enum Operator {
 
 impl Operator {
     /// All of them, in the order of a pass.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 13] = [
         Self::Embedding,
         Self::AttentionNorm,
         Self::Qkv,
-        Self::Rope,
-        Self::KvStore,
         Self::Attention,
         Self::OutputProjection,
         Self::AttentionResidual,
         Self::FfnNorm,
         Self::GateUp,
-        Self::Activation,
         Self::Down,
         Self::FfnResidual,
         Self::HeadNorm,
@@ -64,14 +55,11 @@ impl Operator {
             Self::Embedding => "embedding",
             Self::AttentionNorm => "attention norm",
             Self::Qkv => "qkv",
-            Self::Rope => "rope",
-            Self::KvStore => "kv store",
             Self::Attention => "attention",
             Self::OutputProjection => "output projection",
             Self::AttentionResidual => "attention residual",
             Self::FfnNorm => "ffn norm",
             Self::GateUp => "gate + up",
-            Self::Activation => "activation",
             Self::Down => "down",
             Self::FfnResidual => "ffn residual",
             Self::HeadNorm => "head norm",

@@ -1,11 +1,12 @@
 //! What a pass keeps between its operators.
 
 use super::super::hyperparameters::Hyperparameters;
+use std::ops::Range;
 
 /// Buffers of one batch, each (n, width) for n tokens.
 pub struct Scratch {
     pub residual: Vec<f32>, // (n, hidden)
-    pub branch: Vec<f32>,   // (n, hidden): what goes into and comes out of attention and feed-forward
+    pub branch: Vec<f32>,   // (n, hidden): what is normed before it joins the residual stream
     pub query: Vec<f32>,    // (n, heads * key_dim)
     pub key: Vec<f32>,      // (n, kv_heads * key_dim)
     pub value: Vec<f32>,    // (n, kv_heads * value_dim)
@@ -28,6 +29,12 @@ impl Scratch {
             gate: of(h.widest(|l| l.ffn)),
             up: of(h.widest(|l| l.ffn)),
         }
+    }
+
+    /// The residual stream of some tokens, and a branch for as many; each (tokens, hidden).
+    pub fn streams(&mut self, tokens: &Range<usize>, hidden: usize) -> (&mut [f32], &mut [f32]) {
+        let branch = &mut self.branch[..tokens.len() * hidden];
+        (&mut self.residual[tokens.start * hidden..tokens.end * hidden], branch)
     }
 
     /// Bytes held.

@@ -192,7 +192,7 @@ impl<'a> Queries<'a> {
     }
 }
 
-/// All query heads of a token, rounded once for all keys that they meet.
+/// Query heads of a token, rounded once for all keys that they meet.
 pub struct QueryBuffer {
     floats: Vec<f32>,
     codes: Vec<i8>,
@@ -216,8 +216,14 @@ impl QueryBuffer {
 
     /// Takes `x` (heads, dim) times `factor`, and rounds it when keys of that type ask for it.
     pub fn fill(&mut self, isa: Isa, x: &[f32], factor: f32, keys: KvType) {
+        self.fill_turned(isa, x, |_| {}, factor, keys);
+    }
+
+    /// As [`Self::fill`], of what `turn` makes of `x`.
+    pub fn fill_turned(&mut self, isa: Isa, x: &[f32], turn: impl FnOnce(&mut [f32]), factor: f32, keys: KvType) {
         self.floats.clear();
         self.floats.extend_from_slice(x);
+        turn(&mut self.floats);
         super::super::scale(isa, &mut self.floats, factor);
         if keys != KvType::F16 {
             round(isa, &self.floats, &mut self.codes, &mut self.scales, &mut self.sums);

@@ -264,7 +264,7 @@ fn scale_of(isa: Isa, format: ActivationFormat, block: &[f32]) -> (f32, f32) {
     let (largest, finite) = block.chunks_exact(GROUP).fold((0.0f32, true), |(largest, finite), x| {
         let (m, f) = match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => super::avx2::largest_of_32(x),
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni => super::avx2::largest_of_32(x),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => super::arm::largest_of_32(x),
             _ => largest_of_group(x),
@@ -295,7 +295,7 @@ fn largest_of_group(x: &[f32]) -> (f32, bool) {
 /// Nearest codes (ties to even) of a group of 32, and their sums in either half.
 fn round_group(isa: Isa, x: &[f32], inverse: f32, codes: &mut [i8]) -> [i32; 2] {
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 {
+    if isa.has_avx2() {
         return super::avx2::round_32(x, inverse, codes);
     }
     #[cfg(target_arch = "aarch64")]

@@ -427,6 +427,8 @@ fn the_instruction_set_that_runs_is_one_that_the_processor_lists() {
     let (needed, known): (&[&str], bool) = match isa.as_str() {
         "scalar" => (&[], true),
         "avx2" => (&["avx2", "fma", "f16c"], true),
+        "avxvnni" => (&["avx2", "fma", "f16c", "avx_vnni"], true),
+        "avx512vnni" => (&["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"], true),
         _ => (&[], false),
     };
     if known {

@@ -302,7 +302,7 @@ impl Filling<'_> {
 /// Rounds whole blocks, normed on the way where there are weights.
 fn round_scaled(isa: Isa, format: ActivationFormat, x: Scaled<'_>, out: CodesMut<'_>) {
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 {
+    if isa.has_avx2() {
         return super::avx2::round_vector(format, x, out);
     }
     let Some((weights, scale)) = x.weights else { return round_vector(isa, format, x.values, out) };

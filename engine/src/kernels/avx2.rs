@@ -1,7 +1,9 @@
 //! AVX2 with FMA and F16C. Every quantised type is seen as groups of 32 codes, with one scale and one offset for each group
 //! (or for each half of it): `value = scale x code - offset`. Codes are unsigned bytes, so `pmaddubsw` multiplies them with
-//! the signed activations without a sign trick; only Q8_0 needs one, since its codes use all 8 bits.
+//! the signed activations without a sign trick; only Q8_0 needs one, since its codes use all 8 bits. The same code serves
+//! AVX-VNNI and AVX-512 VNNI, see [`dot`].
 
+mod dot;
 mod floats;
 mod formats;
 mod matrix;
@@ -11,8 +13,9 @@ mod strips;
 mod vector;
 
 use super::activations::GROUP;
-use super::{Activations, Layout, SharedOut, WeightRows};
+use super::{Activations, Isa, Layout, SharedOut, WeightRows};
 use crate::gguf::TensorType;
+pub(crate) use dot::{Dot, Evex, Pairs, Vex};
 pub(super) use floats::through_half;
 use formats::{Format, Large, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Small};
 pub(super) use rounding::round_vector;
@@ -24,55 +27,68 @@ const UNPACK_FROM: usize = 4;
 /// Bytes of a row to fetch ahead of use.
 const PREFETCH_BYTES: usize = 1024;
 
-/// As [`super::matmul`]; `Isa::Avx2` exists only where the processor has the features.
-pub(super) fn matmul(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
-    // SAFETY: the caller chose AVX2, which `Isa::detect` gives only where AVX2, FMA and F16C are there; bounds were
-    // asserted by `super::matmul`.
+/// As [`super::matmul`]; an `Isa` of this family exists only where the processor has its instructions.
+pub(super) fn matmul(isa: Isa, weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
+    // SAFETY: the caller's `isa` proves that AVX2, FMA, F16C and its own form of `vpdpbusd` are there; bounds were asserted
+    // by `super::matmul`.
+    unsafe {
+        match isa {
+            Isa::Avx512Vnni => with::<Evex>(weights, rows, acts, out),
+            Isa::AvxVnni => with::<Vex>(weights, rows, acts, out),
+            _ => with::<Pairs>(weights, rows, acts, out),
+        }
+    }
+}
+
+/// # Safety
+/// The processor has AVX2, FMA, F16C and `D`'s instruction; `rows` lie within the weights, vectors are as long as rows.
+unsafe fn with<D: Dot>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
+    // SAFETY: same contract as this function's.
     unsafe {
         match weights.tensor_type {
             TensorType::F32 | TensorType::F16 | TensorType::Bf16 => floats::matmul(weights, rows, acts, out),
-            TensorType::Q4_0 => small::<Q4_0>(weights, rows, acts, out),
-            TensorType::Q4_1 => small::<Q4_1>(weights, rows, acts, out),
-            TensorType::Q5_0 => small::<Q5_0>(weights, rows, acts, out),
-            TensorType::Q5_1 => small::<Q5_1>(weights, rows, acts, out),
-            TensorType::Q8_0 => small::<Q8_0>(weights, rows, acts, out),
-            TensorType::Q2K => large::<Q2K>(weights, rows, acts, out),
-            TensorType::Q3K => large::<Q3K>(weights, rows, acts, out),
-            TensorType::Q4K => large::<Q4K>(weights, rows, acts, out),
-            TensorType::Q5K => large::<Q5K>(weights, rows, acts, out),
-            TensorType::Q6K => large::<Q6K>(weights, rows, acts, out),
+            TensorType::Q4_0 => small::<Q4_0, D>(weights, rows, acts, out),
+            TensorType::Q4_1 => small::<Q4_1, D>(weights, rows, acts, out),
+            TensorType::Q5_0 => small::<Q5_0, D>(weights, rows, acts, out),
+            TensorType::Q5_1 => small::<Q5_1, D>(weights, rows, acts, out),
+            TensorType::Q8_0 => small::<Q8_0, D>(weights, rows, acts, out),
+            TensorType::Q2K => large::<Q2K, D>(weights, rows, acts, out),
+            TensorType::Q3K => large::<Q3K, D>(weights, rows, acts, out),
+            TensorType::Q4K => large::<Q4K, D>(weights, rows, acts, out),
+            TensorType::Q5K => large::<Q5K, D>(weights, rows, acts, out),
+            TensorType::Q6K => large::<Q6K, D>(weights, rows, acts, out),
         }
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn small<F: Small>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
+unsafe fn small<F: Small, D: Dot>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
     if acts.n() >= UNPACK_FROM {
         // SAFETY: same contract as this function's.
-        return unsafe { matrix::small_blocks::<F>(weights, rows, acts, out) };
+        return unsafe { matrix::small_blocks::<F, D>(weights, rows, acts, out) };
     }
     if weights.layout == Layout::Strips {
         // SAFETY: same contract as this function's.
-        return unsafe { packed::small_vectors::<F>(weights, rows, acts, out) };
+        return unsafe { packed::small_vectors::<F, D>(weights, rows, acts, out) };
     }
     for row in rows {
         let bytes = weights.row(row);
         for n in 0..acts.n() {
             // SAFETY: the row holds `cols` elements in whole blocks, the activations as many.
-            out.put(n, row, unsafe { vector::small_blocks::<F>(bytes, acts, n) });
+            out.put(n, row, unsafe { vector::small_blocks::<F, D>(bytes, acts, n) });
         }
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn large<F: Large>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
+unsafe fn large<F: Large, D: Dot>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
     if acts.n() >= UNPACK_FROM {
         // SAFETY: same contract as this function's.
-        return unsafe { matrix::large_blocks::<F>(weights, rows, acts, out) };
+        return unsafe { matrix::large_blocks::<F, D>(weights, rows, acts, out) };
     }
     if weights.layout == Layout::Strips {
         // SAFETY: same contract as this function's.
-        return unsafe { packed::large_vectors::<F>(weights, rows, acts, out) };
+        return unsafe { packed::large_vectors::<F, D>(weights, rows, acts, out) };
     }
     for row in rows {
         let bytes = weights.row(row);
@@ -102,7 +118,7 @@ pub(super) fn strip_block_bytes(tensor_type: TensorType) -> Option<usize> {
 
 /// As [`super::pack`].
 pub(super) fn pack(weights: WeightRows<'_>, rows: Range<usize>, out: &mut [u8]) {
-    // SAFETY: the caller chose AVX2, which `Isa::detect` gives only where AVX2, FMA and F16C are there.
+    // SAFETY: the caller's `isa` is of this family and proves that AVX2, FMA and F16C are there.
     unsafe {
         match weights.tensor_type {
             TensorType::F32 | TensorType::F16 | TensorType::Bf16 => unreachable!("floats have no strips"),
@@ -132,10 +148,19 @@ fn pairs<F: Format>(weight: __m256i, act: __m256i) -> __m256i {
 }
 
 /// Eight sums of four products each; lanes 0 to 3 belong to the first half of the group.
+///
+/// # Safety
+/// The processor has AVX2, FMA, F16C and `D`'s instruction.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn multiply<F: Format>(weight: __m256i, act: __m256i) -> __m256i {
-    _mm256_madd_epi16(pairs::<F>(weight, act), _mm256_set1_epi16(1))
+unsafe fn multiply<F: Format, D: Dot>(weight: __m256i, act: __m256i) -> __m256i {
+    if !D::FOUR {
+        return _mm256_madd_epi16(pairs::<F>(weight, act), _mm256_set1_epi16(1));
+    }
+    let (weight, act) =
+        if F::SIGNED { (_mm256_abs_epi8(weight), _mm256_sign_epi8(act, weight)) } else { (weight, act) };
+    // SAFETY: same contract as this function's.
+    unsafe { D::add(_mm256_setzero_si256(), weight, act) }
 }
 
 /// As [`multiply`] for unsigned codes, each product times the 16-bit scale in its lane.

@@ -8,10 +8,17 @@ mod activations;
 mod arm;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+mod emulated;
 mod scalar;
 #[cfg(test)]
 mod tests;
 pub mod vector;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::{Dot, Evex, Pairs, Vex};
+#[cfg(test)]
+pub(crate) use tests::isas;
 
 pub use activations::{ActivationFormat, Activations, Filling, activation_format};
 
@@ -27,6 +34,12 @@ pub enum Isa {
     /// AVX2 with FMA and F16C.
     #[non_exhaustive]
     Avx2,
+    /// The same with `vpdpbusd` as AVX-VNNI encodes it: Alder Lake and later, Zen 5.
+    #[non_exhaustive]
+    AvxVnni,
+    /// AVX2 with `vpdpbusd` as AVX-512 VNNI encodes it, and AVX-512 F, BW, VL and DQ: Ice Lake, Zen 4.
+    #[non_exhaustive]
+    Avx512Vnni,
     /// What every 64-bit Arm has.
     #[non_exhaustive]
     Neon,
@@ -46,6 +59,16 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
             found.push(Self::Avx2);
+            if is_x86_feature_detected!("avxvnni") {
+                found.push(Self::AvxVnni);
+            }
+            let wide = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512dq");
+            if wide && is_x86_feature_detected!("avx512vnni") {
+                found.push(Self::Avx512Vnni);
+            }
         }
         #[cfg(target_arch = "aarch64")]
         {
@@ -75,10 +98,18 @@ impl Isa {
         match self {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
+            Self::AvxVnni => "avxvnni",
+            Self::Avx512Vnni => "avx512vnni",
             Self::Neon => "neon",
             Self::NeonDotprod => "dotprod",
             Self::NeonI8mm => "i8mm",
         }
+    }
+
+    /// Whether the value proves that AVX2, FMA and F16C are there.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn has_avx2(self) -> bool {
+        matches!(self, Self::Avx2 | Self::AvxVnni | Self::Avx512Vnni)
     }
 }
 
@@ -210,7 +241,7 @@ pub fn matmul(isa: Isa, weights: WeightRows<'_>, rows: Range<usize>, acts: &Acti
     assert!(weights.layout == Layout::Rows || rows.start.is_multiple_of(STRIP_ROWS), "rows that begin a strip");
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::matmul(weights, rows, acts, out),
+        Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni => avx2::matmul(isa, weights, rows, acts, out),
         #[cfg(target_arch = "aarch64")]
         Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => arm::matmul(isa, weights, rows, acts, out),
         _ => scalar::matmul(weights, rows, acts, out),
@@ -225,7 +256,7 @@ pub const STRIP_ROWS: usize = 8;
 pub fn strips_bytes(isa: Isa, tensor_type: TensorType, cols: usize, rows: usize) -> Option<usize> {
     let block = match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::strip_block_bytes(tensor_type)?,
+        Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni => avx2::strip_block_bytes(tensor_type)?,
         #[cfg(target_arch = "aarch64")]
         Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => arm::strip_block_bytes(tensor_type)?,
         _ => return None,
@@ -244,7 +275,7 @@ pub fn pack(isa: Isa, weights: WeightRows<'_>, rows: Range<usize>, out: &mut [u8
     assert_eq!(out.len(), bytes, "room for these strips");
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::pack(weights, rows, out),
+        Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni => avx2::pack(weights, rows, out),
         #[cfg(target_arch = "aarch64")]
         Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => arm::pack(weights, rows, out),
         _ => unreachable!("only forms that there are have a size"),

@@ -14,12 +14,12 @@ macro_rules! for_each_isa {
         $(#[$doc])*
         pub fn $name(isa: Isa, $($arg: $type),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
-            if isa == Isa::Avx2 {
+            if isa.has_avx2() {
                 #[target_feature(enable = "avx2,fma,f16c")]
                 fn wide($($arg: $type),*) $(-> $ret)? {
                     $body::<true>($($arg),*)
                 }
-                // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected.
+                // SAFETY: such a value is only made where avx2, fma and f16c have been detected.
                 return unsafe { wide($($arg),*) };
             }
             // every 64-bit Arm has fused multiply-add, in vectors too

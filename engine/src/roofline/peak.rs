@@ -1,7 +1,7 @@
 //! Loops that do one thing only: read memory, multiply and add floats, multiply and add bytes.
 //!
-//! With AVX2 the int8 loop has the instructions of the matrix products: unsigned codes from a register, signed
-//! activations from the first-level cache. Where there is no form for an instruction set, plain Rust serves, as the
+//! With AVX2 the int8 loop has the instructions of the matrix products, `vpdpbusd` where the processor has it: unsigned
+//! codes from a register, signed activations from the first-level cache. Where there is no form for an instruction set, plain Rust serves, as the
 //! compiler vectorises it for the target's baseline; what ran is said by the `..._instructions` functions.
 
 use crate::kernels::Isa;
@@ -25,7 +25,7 @@ pub const INT8_UNIT_OPERATIONS: u64 = 2 * (INT8_TURNS * INT8_CODES) as u64;
 pub fn read_instructions(isa: Isa) -> &'static str {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => "avx2: 32-byte loads, paddq",
+        _ if isa.has_avx2() => "avx2: 32-byte loads, paddq",
         _ => "plain Rust: 8-byte loads and adds, as the compiler vectorises them",
     }
 }
@@ -34,7 +34,7 @@ pub fn read_instructions(isa: Isa) -> &'static str {
 pub fn f32_instructions(isa: Isa) -> &'static str {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => "avx2 + fma: vfmadd on 8 floats",
+        _ if isa.has_avx2() => "avx2 + fma: vfmadd on 8 floats",
         _ if cfg!(target_arch = "aarch64") => "neon: fmla on 4 floats",
         _ => "plain Rust: multiply, then add, as the compiler vectorises them",
     }
@@ -45,6 +45,10 @@ pub fn int8_instructions(isa: Isa) -> &'static str {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => "avx2: pmaddubsw, pmaddwd, paddd on 32 bytes",
+        #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => "avxvnni: vpdpbusd on 32 bytes",
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Vnni => "avx512vnni: vpdpbusd on 32 bytes",
         _ => "plain Rust: int8 products summed in int32, as the compiler vectorises them",
     }
 }
@@ -53,8 +57,8 @@ pub fn int8_instructions(isa: Isa) -> &'static str {
 pub fn read(isa: Isa, bytes: &[u8]) -> u64 {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Isa::Avx2` exists only where the processor has AVX2.
-        Isa::Avx2 => unsafe { avx2::read(bytes) },
+        // SAFETY: such a value exists only where the processor has AVX2.
+        _ if isa.has_avx2() => unsafe { avx2::read(bytes) },
         _ => sum_words(bytes),
     }
 }
@@ -63,8 +67,8 @@ pub fn read(isa: Isa, bytes: &[u8]) -> u64 {
 pub fn f32_unit(isa: Isa) -> f32 {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Isa::Avx2` exists only where the processor has AVX2 and FMA.
-        Isa::Avx2 => unsafe { avx2::f32_unit() },
+        // SAFETY: such a value exists only where the processor has AVX2 and FMA.
+        _ if isa.has_avx2() => unsafe { avx2::f32_unit() },
         #[cfg(target_arch = "aarch64")]
         // SAFETY: NEON is part of the target's baseline.
         _ => unsafe { neon::f32_unit() },
@@ -79,8 +83,8 @@ pub fn int8_unit(isa: Isa) -> f32 {
     codes.iter_mut().enumerate().for_each(|(i, code)| *code = (i % 15) as i8 - 7);
     let sum = match isa {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Isa::Avx2` exists only where the processor has AVX2.
-        Isa::Avx2 => unsafe { avx2::int8_unit(&codes) },
+        // SAFETY: such a value exists only where the processor has AVX2 and the form of `vpdpbusd` that it names.
+        _ if isa.has_avx2() => unsafe { avx2::int8(isa, &codes, INT8_TURNS) },
         _ => int8_plain(&codes),
     };
     sum as f32
@@ -150,7 +154,8 @@ mod neon {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::{F32_LANES, F32_TURNS, INT8_CODES, INT8_TURNS, black_box};
+    use super::{F32_LANES, F32_TURNS, INT8_CODES, black_box};
+    use crate::kernels::{Dot, Evex, Isa, Pairs, Vex};
     use std::arch::x86_64::*;
 
     #[target_feature(enable = "avx2")]
@@ -171,8 +176,21 @@ mod avx2 {
         _mm256_cvtss_f32(all)
     }
 
-    #[target_feature(enable = "avx2")]
-    pub fn int8_unit(codes: &[i8; INT8_CODES]) -> i32 {
+    /// # Safety
+    /// The processor has `isa`, which is of this family.
+    pub unsafe fn int8(isa: Isa, codes: &[i8; INT8_CODES], turns: usize) -> i32 {
+        // SAFETY: same contract as this function's.
+        unsafe {
+            match isa {
+                Isa::Avx512Vnni => int8_by::<Evex>(codes, turns),
+                Isa::AvxVnni => int8_by::<Vex>(codes, turns),
+                _ => int8_by::<Pairs>(codes, turns),
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn int8_by<D: Dot>(codes: &[i8; INT8_CODES], turns: usize) -> i32 {
         const SUMS: usize = 8;
         let (weight, ones) = (black_box(_mm256_set1_epi8(15)), _mm256_set1_epi16(1));
         // vectors rather than bytes: loads through pointers are checked, and slow, where assertions are on
@@ -182,13 +200,18 @@ mod avx2 {
             *vector = unsafe { _mm256_loadu_si256(block.as_ptr().cast()) };
         }
         let mut sums = [_mm256_setzero_si256(); SUMS];
-        for _ in 0..INT8_TURNS {
+        for _ in 0..turns {
             // what a turn reads must not be known to be what the last one read
             let (blocks, _) = black_box(&vectors).as_chunks::<SUMS>();
             for block in blocks {
                 for (sum, act) in sums.iter_mut().zip(block) {
-                    let pairs = _mm256_maddubs_epi16(weight, *act);
-                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
+                    *sum = if D::FOUR {
+                        // SAFETY: the instruction is there, by this function's contract.
+                        unsafe { D::add(*sum, weight, *act) }
+                    } else {
+                        let pairs = _mm256_maddubs_epi16(weight, *act);
+                        _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones))
+                    };
                 }
             }
         }
@@ -218,11 +241,13 @@ mod tests {
         let weights: i32 = (0..32).map(|i| i % 7).sum();
         assert_eq!(int8_plain(&codes), weights * (INT8_TURNS * INT8_CODES / 32) as i32);
         #[cfg(target_arch = "x86_64")]
-        if Isa::detect() == Isa::Avx2 {
-            // SAFETY: the processor has AVX2.
-            let lane = unsafe { avx2::int8_unit(&codes) };
+        for isa in crate::kernels::isas().into_iter().filter(|isa| isa.has_avx2()) {
+            // few turns, since the instruction may be emulated
+            let turns = 3;
+            // SAFETY: the processor has the instruction set, or a handler that stands in for it.
+            let lane = unsafe { avx2::int8(isa, &codes, turns) };
             // one of eight lanes
-            assert_eq!(lane, 15 * (INT8_TURNS * INT8_CODES / 8) as i32);
+            assert_eq!(lane, 15 * (turns * INT8_CODES / 8) as i32, "{}", isa.name());
         }
     }
 

@@ -1,11 +1,13 @@
 //! Many vectors: rows are unpacked once into strips, as many as stay in the second-level cache, and meet the vectors four
 //! at a time, which stay in the first-level cache. Products of unsigned codes with signed activations are summed in 16 bits
-//! for as long as they cannot overflow ([`Format::DEPTH`]), then in 32, and touch floats once for every scale.
+//! for as long as they cannot overflow ([`Format::DEPTH`]), then in 32, or four at once in 32 ([`Dot::FOUR`]), and touch
+//! floats once for every scale.
 
 // Tiles are indexed by strip, vector and group; iterators over parallel arrays would hide which is which.
 #![allow(clippy::needless_range_loop)]
 
 use super::GROUP;
+use super::dot::{Dot, steps, weighed};
 use super::formats::{Format, Large, Small};
 use super::strips::{GROUPS, STRIP, Shape, Strips};
 use crate::kernels::{Activations, Layout, SharedOut, WeightRows};
@@ -41,9 +43,9 @@ struct Tile<'a> {
 /// Blocks of 32 against all vectors of `acts`.
 ///
 /// # Safety
-/// The processor has AVX2, FMA and F16C; `rows` lie within the weights, vectors are as long as rows.
+/// The processor has AVX2, FMA, F16C and `D`'s instruction; `rows` lie within the weights, vectors are as long as rows.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn small_blocks<F: Small>(
+pub(super) unsafe fn small_blocks<F: Small, D: Dot>(
     weights: WeightRows<'_>,
     rows: Range<usize>,
     acts: &Activations,
@@ -55,19 +57,19 @@ pub(super) unsafe fn small_blocks<F: Small>(
             // SAFETY: contract of this function; the tiles lie within what was unpacked.
             unsafe {
                 match weights.layout {
-                    Layout::Rows => strips.unpack_small::<F>(weights, rows.clone(), shape),
-                    Layout::Strips => strips.unfold_small::<F>(weights, rows.clone(), shape),
+                    Layout::Rows => strips.unpack_small::<F, D>(weights, rows.clone(), shape),
+                    Layout::Strips => strips.unfold_small::<F, D>(weights, rows.clone(), shape),
                 }
                 let all = Tile { strips, shape, strip: 0, row: rows.start, rows_end: rows.end, acts, n: 0, out };
                 tiles(all, |tile, size| match size {
-                    (2, 4) => small_tile::<F, 2, 4>(tile),
-                    (2, 3) => small_tile::<F, 2, 3>(tile),
-                    (2, 2) => small_tile::<F, 2, 2>(tile),
-                    (2, _) => small_tile::<F, 2, 1>(tile),
-                    (_, 4) => small_tile::<F, 1, 4>(tile),
-                    (_, 3) => small_tile::<F, 1, 3>(tile),
-                    (_, 2) => small_tile::<F, 1, 2>(tile),
-                    (_, _) => small_tile::<F, 1, 1>(tile),
+                    (2, 4) => small_tile::<F, D, 2, 4>(tile),
+                    (2, 3) => small_tile::<F, D, 2, 3>(tile),
+                    (2, 2) => small_tile::<F, D, 2, 2>(tile),
+                    (2, _) => small_tile::<F, D, 2, 1>(tile),
+                    (_, 4) => small_tile::<F, D, 1, 4>(tile),
+                    (_, 3) => small_tile::<F, D, 1, 3>(tile),
+                    (_, 2) => small_tile::<F, D, 1, 2>(tile),
+                    (_, _) => small_tile::<F, D, 1, 1>(tile),
                 });
             }
         }
@@ -79,7 +81,7 @@ pub(super) unsafe fn small_blocks<F: Small>(
 /// # Safety
 /// As [`small_blocks`].
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn large_blocks<F: Large>(
+pub(super) unsafe fn large_blocks<F: Large, D: Dot>(
     weights: WeightRows<'_>,
     rows: Range<usize>,
     acts: &Activations,
@@ -96,14 +98,14 @@ pub(super) unsafe fn large_blocks<F: Large>(
                 }
                 let all = Tile { strips, shape, strip: 0, row: rows.start, rows_end: rows.end, acts, n: 0, out };
                 tiles(all, |tile, size| match size {
-                    (2, 4) => large_tile::<F, 2, 4>(tile),
-                    (2, 3) => large_tile::<F, 2, 3>(tile),
-                    (2, 2) => large_tile::<F, 2, 2>(tile),
-                    (2, _) => large_tile::<F, 2, 1>(tile),
-                    (_, 4) => large_tile::<F, 1, 4>(tile),
-                    (_, 3) => large_tile::<F, 1, 3>(tile),
-                    (_, 2) => large_tile::<F, 1, 2>(tile),
-                    (_, _) => large_tile::<F, 1, 1>(tile),
+                    (2, 4) => large_tile::<F, D, 2, 4>(tile),
+                    (2, 3) => large_tile::<F, D, 2, 3>(tile),
+                    (2, 2) => large_tile::<F, D, 2, 2>(tile),
+                    (2, _) => large_tile::<F, D, 2, 1>(tile),
+                    (_, 4) => large_tile::<F, D, 1, 4>(tile),
+                    (_, 3) => large_tile::<F, D, 1, 3>(tile),
+                    (_, 2) => large_tile::<F, D, 1, 2>(tile),
+                    (_, _) => large_tile::<F, D, 1, 1>(tile),
                 });
             }
         }
@@ -131,16 +133,47 @@ fn tiles<'a>(all: Tile<'a>, mut run: impl FnMut(Tile<'a>, (usize, usize))) {
     }
 }
 
-/// Products of `STEPS` registers of R strips with C vectors, added to eight 32-bit sums each: sums of `DEPTH` products in
-/// 16 bits are weighed by `scales` as they are widened.
+/// Products of `STEPS` registers of R strips with C vectors, four at once, added to eight 32-bit sums each.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn products<F: Format, const R: usize, const C: usize, const STEPS: usize>(
+unsafe fn dots<D: Dot, const R: usize, const C: usize, const STEPS: usize>(
+    weights: [*const u8; R],
+    acts: [*const i8; C],
+    sums: &mut [[__m256i; C]; R],
+) {
+    for step in 0..STEPS {
+        // SAFETY: the caller gives `STEPS` registers of each strip, and as many steps of each vector; `D`'s instruction is
+        // there.
+        unsafe {
+            let weight: [__m256i; R] = std::array::from_fn(|r| _mm256_loadu_si256(weights[r].add(step * GROUP).cast()));
+            for c in 0..C {
+                D::step(weight, acts[c].add(step * STEP), std::array::from_fn(|r| &raw mut sums[r][c]));
+            }
+        }
+    }
+}
+
+/// Products of `STEPS` registers of R strips with C vectors, added to eight 32-bit sums each: sums of `DEPTH` products in
+/// 16 bits are weighed by `scales` as they are widened, those of a whole part when it ends.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn products<F: Format, D: Dot, const R: usize, const C: usize, const STEPS: usize>(
     weights: [*const u8; R],
     acts: [*const i8; C],
     scales: [__m256i; R],
     sums: &mut [[__m256i; C]; R],
 ) {
+    if D::FOUR {
+        let mut part = [[_mm256_setzero_si256(); C]; R];
+        // SAFETY: same contract as this function's.
+        unsafe { dots::<D, R, C, STEPS>(weights, acts, &mut part) };
+        for r in 0..R {
+            for c in 0..C {
+                sums[r][c] = _mm256_add_epi32(sums[r][c], weighed(part[r][c], scales[r]));
+            }
+        }
+        return;
+    }
     let mut narrow = [[_mm256_setzero_si256(); C]; R];
     for step in 0..STEPS {
         // SAFETY: the caller gives `STEPS` registers of each strip, and as many steps of each vector.
@@ -255,7 +288,7 @@ unsafe fn signed_step<const R: usize>(weight: [__m256i; R], act: *const i8, ones
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn small_tile<F: Small, const R: usize, const C: usize>(tile: Tile<'_>) {
+unsafe fn small_tile<F: Small, D: Dot, const R: usize, const C: usize>(tile: Tile<'_>) {
     let (strips, shape, n) = (tile.strips, tile.shape, tile.n);
     let codes: [*const u8; R] = std::array::from_fn(|r| {
         let length = STRIP * shape.cols;
@@ -275,17 +308,21 @@ unsafe fn small_tile<F: Small, const R: usize, const C: usize>(tile: Tile<'_>) {
         unsafe {
             let weights = std::array::from_fn(|r| codes[r].add(block * STRIP * GROUP));
             let vectors = std::array::from_fn(|c| acts[c].add(block * GROUP));
-            products::<F, R, C, 8>(weights, vectors, ones, &mut whole);
+            if D::FOUR {
+                dots::<D, R, C, 8>(weights, vectors, &mut whole);
+            } else {
+                products::<F, D, R, C, 8>(weights, vectors, ones, &mut whole);
+            }
             let scale: [__m256; R] = std::array::from_fn(|r| _mm256_loadu_ps(scales[r].add(block * STRIP)));
             for c in 0..C {
                 let act_scale = _mm256_broadcast_ss(act_scales[c].get_unchecked(block));
                 for r in 0..R {
                     let product = _mm256_cvtepi32_ps(whole[r][c]);
-                    let product = if F::STEPS == 0.0 {
+                    let product = if steps::<F, D>() == 0.0 {
                         _mm256_mul_ps(product, act_scale)
                     } else {
                         // taken off while the sum is still in the vector's scale: one operation less for each strip
-                        let steps = _mm256_set1_ps(F::STEPS * act_sums[c].get_unchecked(block));
+                        let steps = _mm256_set1_ps(steps::<F, D>() * act_sums[c].get_unchecked(block));
                         _mm256_fmsub_ps(product, act_scale, steps)
                     };
                     sums[r][c] = _mm256_fmadd_ps(product, scale[r], sums[r][c]);
@@ -298,7 +335,7 @@ unsafe fn small_tile<F: Small, const R: usize, const C: usize>(tile: Tile<'_>) {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn large_tile<F: Large, const R: usize, const C: usize>(tile: Tile<'_>) {
+unsafe fn large_tile<F: Large, D: Dot, const R: usize, const C: usize>(tile: Tile<'_>) {
     let (strips, shape, n) = (tile.strips, tile.shape, tile.n);
     let halves = if F::HALVES { 2 } else { 1 };
     let codes: [*const u8; R] =
@@ -318,9 +355,9 @@ unsafe fn large_tile<F: Large, const R: usize, const C: usize>(tile: Tile<'_>) {
                 let weights = std::array::from_fn(|r| codes[r].add(part * STRIP * GROUP / halves));
                 let vectors = std::array::from_fn(|c| acts[c].add(part * GROUP / halves));
                 if F::HALVES {
-                    products::<F, R, C, 4>(weights, vectors, scales, &mut whole);
+                    products::<F, D, R, C, 4>(weights, vectors, scales, &mut whole);
                 } else {
-                    products::<F, R, C, 8>(weights, vectors, scales, &mut whole);
+                    products::<F, D, R, C, 8>(weights, vectors, scales, &mut whole);
                 }
             }
         }

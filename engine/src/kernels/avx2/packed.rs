@@ -11,6 +11,7 @@
 // Steps of a register and of a vector go together.
 #![allow(clippy::needless_range_loop)]
 
+use super::dot::{Dot, steps, unsigned, weighed};
 use super::formats::{Format, Large, Small};
 use super::strips::{GROUPS, STRIP, Shape, Strips, steps_of, strip_of};
 use super::{GROUP, pairs};
@@ -191,10 +192,33 @@ unsafe fn unpacked<F: Format>(codes: *const u8) -> [__m256i; 8] {
     })
 }
 
-/// Products of `STEPS` steps from `from` on with a vector: eight 32-bit sums, weighed by `scales`.
+/// Products of `STEPS` steps with a vector, four at once: eight 32-bit sums.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn products<F: Format, const STEPS: usize>(steps: &[__m256i], act: *const i8, scales: __m256i) -> __m256i {
+unsafe fn dots<F: Format, D: Dot, const STEPS: usize>(steps: &[__m256i], act: *const i8) -> __m256i {
+    let mut sums = _mm256_setzero_si256();
+    for s in 0..STEPS {
+        // SAFETY: the caller gives as many steps of the vector; `D`'s instruction is there.
+        unsafe {
+            let act = _mm256_set1_epi32(act.add(4 * s).cast::<i32>().read_unaligned());
+            sums = D::add(sums, unsigned::<F, D>(steps[s]), act);
+        }
+    }
+    sums
+}
+
+/// Products of `STEPS` steps with a vector: eight 32-bit sums, weighed by `scales`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn products<F: Format, D: Dot, const STEPS: usize>(
+    steps: &[__m256i],
+    act: *const i8,
+    scales: __m256i,
+) -> __m256i {
+    if D::FOUR {
+        // SAFETY: same contract as this function's.
+        return weighed(unsafe { dots::<F, D, STEPS>(steps, act) }, scales);
+    }
     let mut sum = _mm256_setzero_si256();
     let mut narrow = _mm256_setzero_si256();
     for s in 0..STEPS {
@@ -228,9 +252,9 @@ unsafe fn fetch_ahead(at: *const u8, bytes: usize) {
 /// The strip at `strip`, of blocks of 32, with vector `n`.
 ///
 /// # Safety
-/// The processor has AVX2, FMA and F16C; the strip is whole, its rows as long as the vector.
+/// The processor has AVX2, FMA, F16C and `D`'s instruction; the strip is whole, its rows as long as the vector.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn small_vector<F: Small>(strip: &[u8], acts: &Activations, n: usize) -> __m256 {
+unsafe fn small_vector<F: Small, D: Dot>(strip: &[u8], acts: &Activations, n: usize) -> __m256 {
     let (codes, scales, act_sums) = (acts.codes(n), acts.scales(n), acts.sums_32(n));
     let mut sum = _mm256_setzero_ps();
     for (b, block) in strip.chunks_exact(small_bytes::<F>()).enumerate() {
@@ -238,14 +262,19 @@ unsafe fn small_vector<F: Small>(strip: &[u8], acts: &Activations, n: usize) -> 
         // SAFETY: the block is whole, and the vector has group `b`.
         unsafe {
             fetch_ahead(at, block.len());
-            let steps = unpacked::<F>(at.add(small_bytes::<F>() - group_bytes::<F>()));
-            let whole = products::<F, 8>(&steps, codes.as_ptr().add(b * GROUP), _mm256_set1_epi16(1));
+            let unpacked = unpacked::<F>(at.add(small_bytes::<F>() - group_bytes::<F>()));
+            let act = codes.as_ptr().add(b * GROUP);
+            let whole = if D::FOUR {
+                dots::<F, D, 8>(&unpacked, act)
+            } else {
+                products::<F, D, 8>(&unpacked, act, _mm256_set1_epi16(1))
+            };
             let product = _mm256_cvtepi32_ps(whole);
             let act_scale = _mm256_set1_ps(*scales.get_unchecked(b));
-            let product = if F::STEPS == 0.0 {
+            let product = if steps::<F, D>() == 0.0 {
                 _mm256_mul_ps(product, act_scale)
             } else {
-                _mm256_fmsub_ps(product, act_scale, _mm256_set1_ps(F::STEPS * act_sums.get_unchecked(b)))
+                _mm256_fmsub_ps(product, act_scale, _mm256_set1_ps(steps::<F, D>() * act_sums.get_unchecked(b)))
             };
             sum = _mm256_fmadd_ps(product, eight_halves(at), sum);
             if F::MINIMUM {
@@ -305,7 +334,7 @@ unsafe fn offset_scale<F: Large>(block: *const u8, scale: __m256) -> __m256 {
 /// # Safety
 /// As [`small_vector`].
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn large_vector<F: Large>(strip: &[u8], acts: &Activations, n: usize) -> __m256 {
+unsafe fn large_vector<F: Large, D: Dot>(strip: &[u8], acts: &Activations, n: usize) -> __m256 {
     let (codes, scales) = (acts.codes(n), acts.scales(n));
     let act_sums = if F::HALVES { acts.sums_16(n) } else { acts.sums_32(n) };
     let at = layout::<F>();
@@ -326,9 +355,9 @@ unsafe fn large_vector<F: Large>(strip: &[u8], acts: &Activations, n: usize) -> 
                     let part = g * (parts::<F>() / GROUPS) + half;
                     let weigh = scale_pairs_of::<F>(block.add(at.scales + part * STRIP));
                     let products = if F::HALVES {
-                        products::<F, 4>(&steps[4 * half..], act.add(16 * half), weigh)
+                        products::<F, D, 4>(&steps[4 * half..], act.add(16 * half), weigh)
                     } else {
-                        products::<F, 8>(&steps, act, weigh)
+                        products::<F, D, 8>(&steps, act, weigh)
                     };
                     whole[half] = _mm256_add_epi32(whole[half], products);
                     let act_sum = _mm256_set1_ps(*act_sums.get_unchecked(b * parts::<F>() + part));
@@ -356,9 +385,10 @@ unsafe fn scale_pairs_of<F: Large>(at: *const u8) -> __m256i {
 /// Every vector of `acts` by itself with the strips of blocks of 32 that hold `rows`.
 ///
 /// # Safety
-/// The processor has AVX2, FMA and F16C; `rows` lie within the packed weights, vectors are as long as rows.
+/// The processor has AVX2, FMA, F16C and `D`'s instruction; `rows` lie within the packed weights, vectors are as long as
+/// rows.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn small_vectors<F: Small>(
+pub(super) unsafe fn small_vectors<F: Small, D: Dot>(
     weights: WeightRows<'_>,
     rows: Range<usize>,
     acts: &Activations,
@@ -366,7 +396,7 @@ pub(super) unsafe fn small_vectors<F: Small>(
 ) {
     // SAFETY: contract of this function.
     each_strip(weights, weights.cols / GROUP * small_bytes::<F>(), rows, acts, out, |strip, n| unsafe {
-        small_vector::<F>(strip, acts, n)
+        small_vector::<F, D>(strip, acts, n)
     });
 }
 
@@ -375,7 +405,7 @@ pub(super) unsafe fn small_vectors<F: Small>(
 /// # Safety
 /// As there.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn large_vectors<F: Large>(
+pub(super) unsafe fn large_vectors<F: Large, D: Dot>(
     weights: WeightRows<'_>,
     rows: Range<usize>,
     acts: &Activations,
@@ -383,7 +413,7 @@ pub(super) unsafe fn large_vectors<F: Large>(
 ) {
     // SAFETY: contract of this function.
     each_strip(weights, weights.cols / (GROUP * GROUPS) * large_bytes::<F>(), rows, acts, out, |strip, n| unsafe {
-        large_vector::<F>(strip, acts, n)
+        large_vector::<F, D>(strip, acts, n)
     });
 }
 
@@ -411,12 +441,12 @@ fn each_strip(
 }
 
 impl Strips {
-    /// Unpacks the packed strips of blocks of 32 that hold `rows`, which begin a strip.
+    /// Unpacks the packed strips of blocks of 32 that hold `rows`, which begin a strip, for sums by `D`.
     ///
     /// # Safety
     /// The processor has AVX2, FMA and F16C; `rows` lie within the packed weights of format `F`.
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub unsafe fn unfold_small<F: Small>(&mut self, weights: WeightRows<'_>, rows: Range<usize>, shape: Shape) {
+    pub unsafe fn unfold_small<F: Small, D: Dot>(&mut self, weights: WeightRows<'_>, rows: Range<usize>, shape: Shape) {
         let strips = rows.len().div_ceil(STRIP);
         self.make(strips, shape);
         let packed = &weights.data[rows.start / STRIP * shape.blocks * small_bytes::<F>()..];
@@ -431,7 +461,8 @@ impl Strips {
                     let offsets = &mut self.offsets[at * STRIP..][..STRIP];
                     _mm256_storeu_ps(offsets.as_mut_ptr(), minimum);
                 }
-                self.put_steps(at, unpacked::<F>(from.add(small_bytes::<F>() - group_bytes::<F>())));
+                let steps = unpacked::<F>(from.add(small_bytes::<F>() - group_bytes::<F>()));
+                self.put_steps(at, steps.map(|step| unsigned::<F, D>(step)));
             }
         }
     }

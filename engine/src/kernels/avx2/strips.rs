@@ -3,6 +3,7 @@
 //! across lanes. A strip is made from the stored blocks when it is needed, stays in the second-level cache while the
 //! vectors pass, and is overwritten by the next: the stored weights stay mapped and no second copy of them is kept.
 
+use super::dot::{Dot, unsigned};
 use super::formats::{Format, Large, Small};
 use super::{GROUP, transpose};
 use crate::kernels::WeightRows;
@@ -61,12 +62,12 @@ impl Strips {
         grow(&mut self.whole_scales, rows * shape.whole_scales * 2, 0);
     }
 
-    /// Unpacks `rows`, of blocks of 32. Rows past the last are zeros.
+    /// Unpacks `rows`, of blocks of 32, for sums by `D`. Rows past the last are zeros.
     ///
     /// # Safety
     /// The processor has AVX2, FMA and F16C; `rows` lie within the weights, which are of format `F`.
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub unsafe fn unpack_small<F: Small>(&mut self, weights: WeightRows<'_>, rows: Range<usize>, shape: Shape) {
+    pub unsafe fn unpack_small<F: Small, D: Dot>(&mut self, weights: WeightRows<'_>, rows: Range<usize>, shape: Shape) {
         self.make(rows.len().div_ceil(STRIP), shape);
         for (s, first) in rows.clone().step_by(STRIP).enumerate() {
             let strip = strip_of(weights, first, rows.end);
@@ -86,7 +87,7 @@ impl Strips {
                     self.offsets[at * STRIP..][..STRIP].copy_from_slice(&offsets);
                 }
                 // SAFETY: features as in the caller.
-                unsafe { self.put_steps(at, steps_of::<F>(blocks, 0)) };
+                unsafe { self.put_steps(at, steps_of::<F>(blocks, 0).map(|step| unsigned::<F, D>(step))) };
             }
         }
     }

@@ -1,10 +1,12 @@
 //! One row with one vector: what decoding a token spends its time on. Scales are looked at eight at a time, so that what
 //! is left for each group of 32 codes is unpacking, multiplying and one fused multiply-add; the K types sum whole numbers
-//! over 256 elements, scales included, and touch floats once a block.
+//! over 256 elements, scales included, and touch floats once a block. Of these, `vpdpbusd` would save nothing: a group is one
+//! register, so that its scale takes as many instructions after four products as after two.
 
 // Tiles are indexed by row, vector and group; iterators over parallel arrays would hide which is which.
 #![allow(clippy::needless_range_loop)]
 
+use super::dot::Dot;
 use super::formats::{Format, Large, Small};
 use super::{GROUP, PREFETCH_BYTES, group_scale, horizontal, multiply, multiply_scaled};
 use crate::kernels::Activations;
@@ -16,9 +18,9 @@ const TOGETHER: usize = 8;
 /// A row in blocks of 32.
 ///
 /// # Safety
-/// The processor has AVX2, FMA and F16C; `row` is whole blocks of `F`, as many as vector `n` of `acts` has groups.
+/// The processor has AVX2, FMA, F16C and `D`'s instruction; `row` is whole blocks of `F`, as many as vector `n` of `acts` has groups.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn small_blocks<F: Small>(row: &[u8], acts: &Activations, n: usize) -> f32 {
+pub(super) unsafe fn small_blocks<F: Small, D: Dot>(row: &[u8], acts: &Activations, n: usize) -> f32 {
     let (codes, scales, sums) = (acts.codes(n).as_ptr(), acts.scales(n), acts.sums_32(n));
     let mut sum = [_mm256_setzero_ps(); 2];
     let mut offset = _mm256_setzero_ps();
@@ -41,7 +43,7 @@ pub(super) unsafe fn small_blocks<F: Small>(row: &[u8], acts: &Activations, n: u
         }
         for i in 0..TOGETHER {
             // SAFETY: the block and the group of the vector are there.
-            let products = unsafe { block_products::<F>(&blocks[i * F::BYTES..], codes.add((first + i) * GROUP)) };
+            let products = unsafe { block_products::<F, D>(&blocks[i * F::BYTES..], codes.add((first + i) * GROUP)) };
             sum[i % 2] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), _mm256_set1_ps(together[i]), sum[i % 2]);
         }
     }
@@ -50,7 +52,7 @@ pub(super) unsafe fn small_blocks<F: Small>(row: &[u8], acts: &Activations, n: u
     for (i, block) in row.chunks_exact(F::BYTES).enumerate().skip(whole) {
         // SAFETY: as above.
         let ((scale, off), products) =
-            unsafe { (F::scale_and_offset(block), block_products::<F>(block, codes.add(i * GROUP))) };
+            unsafe { (F::scale_and_offset(block), block_products::<F, D>(block, codes.add(i * GROUP))) };
         sum[0] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), _mm256_set1_ps(scale * scales[i]), sum[0]);
         offset += off * sums[i];
     }
@@ -102,9 +104,9 @@ unsafe fn large_products<F: Large>(block: &[u8], scales: __m256i, codes: *const 
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn block_products<F: Format>(block: &[u8], codes: *const i8) -> __m256i {
-    // SAFETY: the caller gives a block and 32 codes.
-    unsafe { multiply::<F>(F::codes(block, 0), _mm256_loadu_si256(codes.cast())) }
+unsafe fn block_products<F: Format, D: Dot>(block: &[u8], codes: *const i8) -> __m256i {
+    // SAFETY: the caller gives a block and 32 codes; `D`'s instruction is there.
+    unsafe { multiply::<F, D>(F::codes(block, 0), _mm256_loadu_si256(codes.cast())) }
 }
 
 /// The half-precision numbers at byte `at` of eight blocks.

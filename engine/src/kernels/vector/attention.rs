@@ -30,8 +30,8 @@ pub fn score_keys(
     let (heads, positions) = (queries.heads(), keys.len());
     assert!(queries.dim == keys.dim && positions <= stride && heads * stride <= scores.len());
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 && keys.dim.is_multiple_of(8) {
-        // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected; sizes were just asserted.
+    if isa.has_avx2() && keys.dim.is_multiple_of(8) {
+        // SAFETY: such a value is only made where avx2, fma and f16c have been detected; sizes were just asserted.
         return unsafe { avx2::score_keys(queries, keys, ahead, scores, stride) };
     }
     #[cfg(target_arch = "aarch64")]
@@ -79,8 +79,8 @@ pub fn gather_values(isa: Isa, weights: &[f32], stride: usize, values: CachedRow
     let (heads, positions) = (out.len() / dim, values.len());
     assert!(positions <= stride && (heads == 0 || (heads - 1) * stride + positions <= weights.len()));
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 && dim.is_multiple_of(8) {
-        // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected; sizes were just asserted.
+    if isa.has_avx2() && dim.is_multiple_of(8) {
+        // SAFETY: such a value is only made where avx2, fma and f16c have been detected; sizes were just asserted.
         return unsafe { avx2::gather_values(weights, stride, values, ahead, out) };
     }
     #[cfg(target_arch = "aarch64")]
@@ -109,8 +109,8 @@ pub fn gather_values(isa: Isa, weights: &[f32], stride: usize, values: CachedRow
 pub fn widen(isa: Isa, rows: CachedRows<'_>, out: &mut [f32]) {
     assert_eq!(rows.len() * rows.dim, out.len());
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 && rows.dim.is_multiple_of(8) {
-        // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected; the length was just asserted.
+    if isa.has_avx2() && rows.dim.is_multiple_of(8) {
+        // SAFETY: such a value is only made where avx2, fma and f16c have been detected; the length was just asserted.
         return unsafe { avx2::widen(rows, out) };
     }
     #[cfg(target_arch = "aarch64")]
@@ -129,8 +129,8 @@ pub fn widen_transposed(isa: Isa, keys: CachedRows<'_>, out: &mut [f32]) {
     let (positions, dim) = (keys.len(), keys.dim);
     assert!(positions <= TILE_KEYS && out.len() >= dim * TILE_KEYS);
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 && dim.is_multiple_of(8) && positions.is_multiple_of(8) {
-        // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected; sizes were just asserted.
+    if isa.has_avx2() && dim.is_multiple_of(8) && positions.is_multiple_of(8) {
+        // SAFETY: such a value is only made where avx2, fma and f16c have been detected; sizes were just asserted.
         return unsafe { avx2::widen_transposed(keys, out) };
     }
     #[cfg_attr(not(target_arch = "aarch64"), allow(unused_mut))]
@@ -179,9 +179,9 @@ pub fn multiply_accumulate(
     #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_mut))]
     let mut n_done = 0;
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 {
+    if isa.has_avx2() {
         n_done = n / 16 * 16;
-        // SAFETY: `Isa::Avx2` is only made where avx2, fma and f16c have been detected; the assertion above holds
+        // SAFETY: such a value is only made where avx2, fma and f16c have been detected; the assertion above holds
         // every row within its slice.
         unsafe { avx2::multiply_accumulate((m, k, n_done), a, b, c, c_stride) };
     }

@@ -9,11 +9,12 @@
 mod pages;
 mod policy;
 
+pub use crate::protocol::KvPolicy;
 pub use pages::{PAGE_POSITIONS, Place};
-pub use policy::{KvPolicy, Span};
+pub use policy::Span;
 
 use crate::error::{EngineError, Result};
-use crate::protocol::KvType;
+use crate::protocol::{EngineConfig, KvType};
 use pages::{Arena, Slots};
 
 /// What one layer needs of the cache.
@@ -38,6 +39,13 @@ pub struct CacheOptions {
     pub value_type: KvType,
     /// What of the past is kept.
     pub policy: KvPolicy,
+}
+
+impl CacheOptions {
+    /// As a configuration asks for.
+    pub fn of(config: &EngineConfig) -> Self {
+        Self { key_type: config.kv_type, value_type: config.value_type(), policy: config.kv_policy }
+    }
 }
 
 /// One layer's part of the cache.

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::hash::sha256_file;
 use crate::model::{Model, Session};
 use crate::probe::TARGET;
-use crate::protocol::{EngineConfig, HeldMemory, KvType, SelfProof};
+use crate::protocol::{EngineConfig, HeldMemory, KvPolicy, KvType, SelfProof};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -106,6 +106,7 @@ impl Facts {
             scratch_bytes: self.held.scratch_bytes,
             held: self.held,
             eviction: eviction.to_owned(),
+            read_bandwidth_gb_per_s: None,
         })
     }
 }
@@ -132,6 +133,10 @@ pub fn lines(proof: &SelfProof) -> Vec<String> {
         None => config.kv_type.as_str().to_owned(),
         Some(values) => format!("{} keys and {} values", config.kv_type.as_str(), values.as_str()),
     };
+    let kv_policy = match config.kv_policy {
+        KvPolicy::Full => String::new(),
+        policy => format!(" ({policy})"),
+    };
     let locked = match (config.mlock, proof.held.locked_bytes) {
         (false, _) => "not locked".to_owned(),
         (true, 0) => "NOT locked, though asked for".to_owned(),
@@ -145,7 +150,7 @@ pub fn lines(proof: &SelfProof) -> Vec<String> {
         format!("{}, sha256 {}", proof.build, proof.engine_sha256),
         model,
         format!(
-            "{} kernels, repack {}, kv cache {}, model {}, {locked}",
+            "{} kernels, repack {}, kv cache {}{kv_policy}, model {}, {locked}",
             proof.isa,
             proof.repack,
             kv_types,

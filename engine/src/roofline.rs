@@ -9,6 +9,7 @@ mod peak;
 use crate::error::{EngineError, Result};
 use crate::kernels::Isa;
 use crate::pool::Pool;
+use crate::protocol::EngineConfig;
 use buffer::{Buffer, Pages};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -24,6 +25,12 @@ pub const ROUNDS_MAX: u32 = 1000;
 const READ_CHUNK_BYTES: usize = 4 << 20;
 /// Units of arithmetic for each worker in a round.
 const UNITS_PER_WORKER: usize = 32;
+
+/// The most that is read in passing, bytes.
+const QUICK_BYTES_MAX: usize = 256 << 20;
+/// What is timed as one in passing, and the part of it that a worker reads at a time, bytes.
+const QUICK_WINDOW_BYTES: usize = 16 << 20;
+const QUICK_CHUNK_BYTES: usize = 1 << 20;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -164,13 +171,38 @@ impl Roofline {
     }
 }
 
+/// What memory gives to the workers of one configuration, as the agent measures it in passing.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ReadBandwidth {
+    /// Streaming read by the workers of a decode, 10^9 bytes a second; the best of many windows, since it is a ceiling.
+    pub read_gb_per_s: f64,
+    /// Last-level cache of the machine, summed over its instances; `None` where sysfs is silent.
+    pub last_level_cache_bytes: Option<u64>,
+}
+
+impl ReadBandwidth {
+    /// Measures, in a fraction of a second. Errors as [`Pool::for_config`] and of memory that cannot be had.
+    pub fn measure(config: &EngineConfig) -> Result<Self> {
+        let last_level_cache_bytes = buffer::last_level_cache_bytes(Path::new("/"));
+        let bytes = buffer::default_bytes(last_level_cache_bytes, buffer::available_bytes(Path::new("/")));
+        let buffer = Buffer::new(bytes.min(QUICK_BYTES_MAX), Pages::Huge)?;
+        let pool = Pool::for_config(config)?;
+        pool.set_active(pool.decode_threads());
+        // windows shorter than a time slice, so that some are read without being interrupted on a busy machine too
+        let windows = (0..ROUNDS_QUICK).flat_map(|_| buffer.bytes().chunks(QUICK_WINDOW_BYTES));
+        let rates = windows.map(|bytes| read_round(Isa::detect(), &pool, bytes, QUICK_CHUNK_BYTES));
+        Ok(Self { read_gb_per_s: rates.fold(0.0, f64::max), last_level_cache_bytes })
+    }
+}
+
 fn point(isa: Isa, threads: usize, rounds: u32, (huge, base): (&Buffer, &Buffer)) -> Result<Point> {
     let pool = Pool::new(threads)?;
     let mut rates: [Vec<f64>; 4] = Default::default();
     for round in 0..=rounds {
         let measured = [
-            read_round(isa, &pool, huge),
-            read_round(isa, &pool, base),
+            read_round(isa, &pool, huge.bytes(), READ_CHUNK_BYTES),
+            read_round(isa, &pool, base.bytes(), READ_CHUNK_BYTES),
             arithmetic_round(&pool, peak::F32_UNIT_OPERATIONS, &|| peak::f32_unit(isa)),
             arithmetic_round(&pool, peak::INT8_UNIT_OPERATIONS, &|| peak::int8_unit(isa)),
         ];
@@ -191,13 +223,12 @@ fn point(isa: Isa, threads: usize, rounds: u32, (huge, base): (&Buffer, &Buffer)
 }
 
 /// 10^9 bytes a second.
-fn read_round(isa: Isa, pool: &Pool, buffer: &Buffer) -> f64 {
-    let bytes = buffer.bytes();
-    let chunks = bytes.len().div_ceil(READ_CHUNK_BYTES);
+fn read_round(isa: Isa, pool: &Pool, bytes: &[u8], chunk_bytes: usize) -> f64 {
+    let chunks = bytes.len().div_ceil(chunk_bytes);
     let seconds = seconds_of(|| {
         pool.scatter(chunks, 1, &|_, range| {
-            let end = bytes.len().min(range.end * READ_CHUNK_BYTES);
-            std::hint::black_box(peak::read(isa, &bytes[range.start * READ_CHUNK_BYTES..end]));
+            let end = bytes.len().min(range.end * chunk_bytes);
+            std::hint::black_box(peak::read(isa, &bytes[range.start * chunk_bytes..end]));
         });
     });
     bytes.len() as f64 / seconds / 1e9

@@ -3,6 +3,7 @@
 //! Records go out as they come, one JSON line each, never while something is being timed. The supervisor journals them;
 //! it also decides what makes a whole attempt INVALID. What makes a single sample INVALID is decided here.
 
+mod bandwidth;
 mod identity;
 mod plan;
 mod prompt;
@@ -16,7 +17,8 @@ use crate::clock;
 use crate::error::{EngineError, Result};
 use crate::probe::Tree;
 use crate::proof::Facts;
-use crate::protocol::{CellPlan, Record};
+use crate::protocol::{CellPlan, Finite, Record};
+use crate::roofline::ReadBandwidth;
 use crate::telemetry::memory_parts;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -36,6 +38,8 @@ pub struct Errand<'a> {
     /// The model's files as the supervisor hashed them and found them equal to the plan; empty when nobody did, then
     /// they are hashed here.
     pub verified: Vec<FileIdentity>,
+    /// What the cell's workers read from memory at best; `None` when nobody measured it, then `mbu` is not sampled.
+    pub bandwidth: Option<ReadBandwidth>,
 }
 
 /// What a cell needs of an engine.
@@ -53,6 +57,8 @@ pub(crate) trait Engine {
     fn truncate(&mut self, depth: usize) -> usize;
     /// Puts tokens into the cache and gives the logits after the last one.
     fn forward(&mut self, ids: &[u32]) -> Result<&[f32]>;
+    /// Weights and cached keys and values that decoding the token at `position` reads, bytes.
+    fn bytes_per_token(&self, position: usize) -> u64;
     fn is_end_of_generation(&self, id: u32) -> bool;
 }
 
@@ -75,7 +81,8 @@ fn execute_with<E: Engine>(
     let facts = engine.facts();
     let model = model_hashes(errand, before.as_deref(), &engine, &facts.files);
     let is_the_plans = model.0 == cell.model.sha256;
-    let proof = facts.prove(Some(model), &errand.eviction)?;
+    let mut proof = facts.prove(Some(model), &errand.eviction)?;
+    proof.read_bandwidth_gb_per_s = errand.bandwidth.and_then(|b| Finite::new(b.read_gb_per_s));
     tell(Record::Proof { cell: cell.cell, proof: Box::new(proof) })?;
     if !is_the_plans {
         return Err(EngineError::model("the model has another sha256 than the plan says")

@@ -56,6 +56,15 @@ impl Engine for Reference {
         self.session.forward(ids, Logits::Last)
     }
 
+    fn bytes_per_token(&self, position: usize) -> u64 {
+        // a policy that forgets leaves no more to read than it keeps
+        let seen_before = match self.config.kv_policy.kept_tokens() {
+            0 => position,
+            kept => position.min(kept - 1),
+        };
+        self.session.bytes_per_token(seen_before)
+    }
+
     fn is_end_of_generation(&self, id: u32) -> bool {
         self.session.model().tokenizer().is_eog(id)
     }

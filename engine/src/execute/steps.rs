@@ -1,5 +1,6 @@
 //! The steps of a cell, and how their samples are made.
 
+use super::bandwidth::{objection, utilisation};
 use super::prompt::Prompt;
 use super::{Engine, Errand};
 use crate::error::Result;
@@ -130,7 +131,7 @@ impl<'a, E: Engine> Steps<'a, E> {
                 self.engine.forward(before)?;
             }
             let decoded = self.decode(last, decode_tokens)?;
-            self.tell_decode(repetition, &qualifier, decode_tokens, decoded, true)?;
+            self.tell_decode(repetition, &qualifier, (prompt.ids.len(), decode_tokens), decoded, true)?;
         }
         Ok(())
     }
@@ -143,7 +144,7 @@ impl<'a, E: Engine> Steps<'a, E> {
         let decoded = self.continue_from(first, emitted, decode_tokens)?;
         let spoiled = (!first.finite).then_some(ReasonCode::LogitsNotFinite);
         self.sample(0, &format!("ttft-ms@{label}"), milliseconds(ttft), spoiled)?;
-        self.tell_decode(0, label, decode_tokens, decoded, false)
+        self.tell_decode(0, label, (prompt.ids.len(), decode_tokens), decoded, false)
     }
 
     /// Runs `ids`, then generates `tokens` tokens greedily. An end-of-generation token is noted and not obeyed.
@@ -173,7 +174,15 @@ impl<'a, E: Engine> Steps<'a, E> {
         Ok(decoded)
     }
 
-    fn tell_decode(&mut self, rep: u32, qualifier: &str, wanted: u32, decoded: Decoded, with_itl: bool) -> Result<()> {
+    /// Tells of `wanted` tokens that were to be generated from `depth` tokens in the cache.
+    fn tell_decode(
+        &mut self,
+        rep: u32,
+        qualifier: &str,
+        (depth, wanted): (usize, u32),
+        decoded: Decoded,
+        with_itl: bool,
+    ) -> Result<()> {
         let spoiled = match () {
             () if decoded.emitted.len() != wanted as usize => Some(ReasonCode::TokenCountDiffers),
             () if !decoded.finite => Some(ReasonCode::LogitsNotFinite),
@@ -181,7 +190,18 @@ impl<'a, E: Engine> Steps<'a, E> {
         };
         let gaps: Vec<Duration> = decoded.emitted.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let whole: Duration = gaps.iter().sum();
-        self.sample(rep, &format!("decode-tps@{qualifier}"), gaps.len() as f64 / whole.as_secs_f64(), spoiled)?;
+        let tokens_per_s = gaps.len() as f64 / whole.as_secs_f64();
+        let mbu = self.errand.bandwidth.map(|bandwidth| {
+            // the token in the middle stands for all: what is read grows evenly
+            let bytes = self.engine.bytes_per_token(depth + gaps.len() / 2);
+            (utilisation(bytes, tokens_per_s, bandwidth), bandwidth)
+        });
+        let beyond = mbu.and_then(|(mbu, bandwidth)| objection(mbu, self.engine.facts().weight_bytes, bandwidth));
+        let spoiled = spoiled.or(beyond);
+        self.sample(rep, &format!("decode-tps@{qualifier}"), tokens_per_s, spoiled)?;
+        if let Some((mbu, _)) = mbu {
+            self.sample(rep, &format!("mbu@{qualifier}"), mbu, spoiled)?;
+        }
         if with_itl {
             let mut sorted = gaps.clone();
             sorted.sort_unstable();

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::path::Path;
 
 const VOCAB: usize = 300;
+const WEIGHT_BYTES: u64 = 100_000_000;
 
 /// Says the number after the last one it heard. Words are tokens; id 7 ends a generation.
 #[derive(Default)]
@@ -19,13 +20,14 @@ struct Counting {
     fails_from_depth: Option<usize>,
     /// Depth from which on the kernel has moved the worker elsewhere.
     moved_from_depth: Option<usize>,
+    bandwidth: Option<ReadBandwidth>,
     /// Prompt lengths and depths as they were asked for.
     depths: Vec<usize>,
 }
 
 impl Engine for Counting {
     fn facts(&self) -> Facts {
-        Facts { files: vec![self.file.clone()], threads_effective: 1, ..Facts::default() }
+        Facts { files: vec![self.file.clone()], threads_effective: 1, weight_bytes: WEIGHT_BYTES, ..Facts::default() }
     }
     fn model_sha256(&self) -> Vec<String> {
         vec![sha256_file(&self.file).unwrap()]
@@ -58,6 +60,9 @@ impl Engine for Counting {
             self.logits[0] = f32::NAN;
         }
         Ok(&self.logits)
+    }
+    fn bytes_per_token(&self, position: usize) -> u64 {
+        WEIGHT_BYTES + 1_000 * position as u64
     }
     fn is_end_of_generation(&self, id: u32) -> bool {
         id == 7
@@ -108,6 +113,7 @@ fn run_with(steps: Vec<Step>, eviction: &str, engine: Counting) -> Outcome {
         started_us: clock::monotonic_us(),
         eviction: eviction.into(),
         verified: vec![FileIdentity::of(&file).unwrap()],
+        bandwidth: engine.bandwidth,
     };
     let records = RefCell::new(Vec::new());
     let ended = execute_with(&errand, |_| Ok(Counting { file: file.clone(), ..engine }), &mut |record| {
@@ -182,7 +188,8 @@ fn each_step_yields_the_metrics_it_promises() {
 /// Depth after each forward of a decode step alone.
 fn depths(at_depth: u32, decode_tokens: u32, repetitions: u32) -> Vec<usize> {
     let cell = cell(vec![LOAD], String::new(), Path::new("m"));
-    let errand = Errand { cell: &cell, attempt: 0, started_us: 0, eviction: "none".into(), verified: vec![] };
+    let errand =
+        Errand { cell: &cell, attempt: 0, started_us: 0, eviction: "none".into(), verified: vec![], bandwidth: None };
     let seen = RefCell::new(Vec::new());
     struct Watched<'a>(Counting, &'a RefCell<Vec<usize>>);
     impl Engine for Watched<'_> {
@@ -207,6 +214,9 @@ fn depths(at_depth: u32, decode_tokens: u32, repetitions: u32) -> Vec<usize> {
         fn forward(&mut self, ids: &[u32]) -> Result<&[f32]> {
             self.1.borrow_mut().push(self.0.cache.len() + ids.len());
             self.0.forward(ids)
+        }
+        fn bytes_per_token(&self, position: usize) -> u64 {
+            self.0.bytes_per_token(position)
         }
         fn is_end_of_generation(&self, id: u32) -> bool {
             self.0.is_end_of_generation(id)
@@ -263,6 +273,33 @@ fn a_worker_that_the_kernel_moves_while_a_cell_runs_spoils_what_is_measured_from
     assert_eq!(outcome.sample("ttft-ms@4").validity, Validity::Valid);
     assert_eq!(outcome.sample("decode-tps@10").validity, invalid);
     assert_eq!(outcome.sample("itl-max-ms@10").validity, invalid);
+}
+
+// field report E23
+#[test]
+fn a_decode_that_claims_more_than_memory_gives_is_invalid_with_its_utilisation() {
+    let decode = Step::Decode { decode_tokens: 5, at_depth: 10, repetitions: 1 };
+    let of = |bandwidth| {
+        let engine = Counting { bandwidth, ..Counting::default() };
+        run_with(vec![LOAD, Step::Prefill { prompt_tokens: 4, repetitions: 1 }, decode.clone()], "none", engine)
+    };
+    // nothing is computed here, so that memory would have to be infinitely fast
+    let cached = ReadBandwidth { read_gb_per_s: 1e-9, last_level_cache_bytes: Some(WEIGHT_BYTES) };
+    let outcome = of(Some(cached));
+    let value = |metric| outcome.sample(metric).value.unwrap().get();
+    let bytes = (WEIGHT_BYTES + 1_000 * 12) as f64;
+    assert!((value("mbu@10") / (bytes * value("decode-tps@10")) - 1.0).abs() < 1e-9, "1 byte/s is the ceiling");
+    assert!(outcome.samples().iter().all(|s| s.validity == Validity::Valid), "it may all lie in the cache");
+    let Record::Proof { proof, .. } = &outcome.records[0] else { panic!() };
+    assert_eq!(proof.read_bandwidth_gb_per_s.map(|b| b.get()), Some(1e-9));
+
+    let outcome = of(Some(ReadBandwidth { last_level_cache_bytes: Some(WEIGHT_BYTES - 1), ..cached }));
+    for sample in outcome.samples() {
+        let is_decode = sample.metric.ends_with("@10");
+        let expected = if is_decode { Validity::Invalid(ReasonCode::MbuAboveOne) } else { Validity::Valid };
+        assert_eq!(sample.validity, expected, "{}", sample.metric);
+    }
+    assert!(of(None).samples().iter().all(|s| !s.metric.starts_with("mbu")), "nobody measured what memory gives");
 }
 
 fn golden(name: &str, generated_ids: Vec<u32>) -> GoldenCase {
@@ -327,7 +364,14 @@ fn another_model_than_the_plans_is_proved_and_then_refused() {
     let stale = FileIdentity::of(&file).unwrap();
     std::fs::write(&file, b"xyz").unwrap();
     let cell = cell(vec![LOAD], crate::hash::sha256_hex(b"abc"), &file);
-    let errand = Errand { cell: &cell, attempt: 0, started_us: 0, eviction: "none".into(), verified: vec![stale] };
+    let errand = Errand {
+        cell: &cell,
+        attempt: 0,
+        started_us: 0,
+        eviction: "none".into(),
+        verified: vec![stale],
+        bandwidth: None,
+    };
     let mut records = Vec::new();
     let error = execute_with(&errand, |_| Ok(Counting { file: file.clone(), ..Counting::default() }), &mut |r| {
         records.push(r);

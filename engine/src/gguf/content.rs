@@ -6,9 +6,9 @@ use crate::hash::{sha256_hex, sha256_opened};
 use crate::memory::{self, Region, in_blocks};
 use memmap2::Mmap;
 use std::collections::HashMap;
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 
@@ -60,7 +60,8 @@ impl Content {
             };
             in_file(EngineError::model(format!("cannot open the model: {e}")), path).hint(hint)
         };
-        let file = File::open(path).map_err(|e| fault(&e))?;
+        // a pipe without a writer would be waited for before it can be refused; for regular files the flag says nothing
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(|e| fault(&e))?;
         let about = file.metadata().map_err(|e| fault(&e))?;
         if !about.is_file() {
             return Err(in_file(EngineError::model("the model is not a regular file"), path).hint("name a .gguf file"));

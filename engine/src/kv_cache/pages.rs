@@ -1,6 +1,6 @@
 //! Pages: which of them a position is in, and the memory that they are in.
 
-use super::policy::{KvPolicy, Span};
+use super::{KvPolicy, Span};
 use crate::kernels::vector::attention::{CachedRows, TILE_KEYS};
 use crate::protocol::KvType;
 use memmap2::{MmapMut, MmapOptions};

@@ -1,32 +1,12 @@
 //! What of the past is kept and seen.
 
 use crate::error::{EngineError, Result};
+use crate::protocol::KvPolicy;
 use std::ops::Range;
-use std::str::FromStr;
-
-/// What of a conversation the cache keeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum KvPolicy {
-    /// Everything, up to the context.
-    #[default]
-    Full,
-    /// The last positions only; there is no limit to the conversation.
-    Window {
-        /// Positions seen, the token's own included.
-        last_tokens: usize,
-    },
-    /// The first positions, on which models lean whatever they say, and the last ones.
-    Sink {
-        /// Positions seen from the start.
-        first_tokens: usize,
-        /// Positions seen at the end, the token's own included.
-        last_tokens: usize,
-    },
-}
 
 impl KvPolicy {
     /// Usage errors for a policy that keeps nothing, or more than the context.
-    pub(super) fn check(self, context_tokens: usize) -> Result<()> {
+    pub fn check(self, context_tokens: usize) -> Result<()> {
         let (first, last) = match self {
             Self::Full => return Ok(()),
             Self::Window { last_tokens } => (0, last_tokens),
@@ -56,27 +36,6 @@ impl KvPolicy {
             None => Span { first, last },
             Some(window) => Span { first: 0, last: last.min(window) },
         }
-    }
-}
-
-impl FromStr for KvPolicy {
-    type Err = EngineError;
-
-    /// `full`, `window:N` or `sink:S+N`.
-    fn from_str(text: &str) -> Result<Self> {
-        let number = |text: &str| text.parse::<u32>().ok().map(|n| n as usize);
-        let parsed = match text.split_once(':') {
-            None if text == "full" => Some(Self::Full),
-            Some(("window", last)) => number(last).map(|last_tokens| Self::Window { last_tokens }),
-            Some(("sink", both)) => both.split_once('+').and_then(|(first, last)| {
-                Some(Self::Sink { first_tokens: number(first)?, last_tokens: number(last)? })
-            }),
-            _ => None,
-        };
-        parsed.ok_or_else(|| {
-            EngineError::usage(format!("unknown kv policy `{text}`"))
-                .hint("known: full, window:N, sink:S+N, with numbers of positions")
-        })
     }
 }
 

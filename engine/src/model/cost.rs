@@ -20,6 +20,9 @@ pub struct Batch {
     pub cached: (KvType, KvType),
 }
 
+/// What a pass does once, not once a layer.
+const OUTSIDE_LAYERS: [Operator; 4] = [Operator::Embedding, Operator::HeadNorm, Operator::Head, Operator::Sampling];
+
 /// Bytes of `n` vectors of `width` floats.
 fn floats(n: usize, width: usize) -> u64 {
     (n * width * size_of::<f32>()) as u64
@@ -38,6 +41,23 @@ fn cached(n: usize, width: usize, kv_type: KvType) -> u64 {
 }
 
 impl Model {
+    /// Weights and cached keys and values that decoding the token at `position` reads, bytes.
+    pub(super) fn bytes_per_token(&self, position: usize, cached: (KvType, KvType)) -> u64 {
+        let batch = Batch { tokens: 1, wanted: 1, first: position, cached };
+        let of = |operator: Operator, layer: usize| {
+            let cost = self.cost(operator, layer, batch);
+            // what other operators have to do with the cache is writing
+            cost.weight_bytes + if operator == Operator::Attention { cost.kv_bytes } else { 0 }
+        };
+        let in_layer = |operator: &Operator| !OUTSIDE_LAYERS.contains(operator);
+        let layers = 0..self.hyperparameters.layers.len();
+        let inside: u64 = layers
+            .flat_map(|l| Operator::ALL.iter().filter(|&o| in_layer(o)).map(move |&o| (o, l)))
+            .map(|(operator, layer)| of(operator, layer))
+            .sum();
+        inside + OUTSIDE_LAYERS.iter().map(|&operator| of(operator, 0)).sum::<u64>()
+    }
+
     /// What `operator` takes for that batch, in that layer if it belongs to one. Each weight counts once a batch, each
     /// position of the cache that any token of the batch sees once a layer.
     pub(super) fn cost(&self, operator: Operator, layer: usize, batch: Batch) -> Cost {

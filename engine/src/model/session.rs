@@ -11,7 +11,7 @@ use super::inputs::{EXACT_TOKENS_MAX, Inputs};
 use super::rope::RopeTables;
 use crate::error::{EngineError, Result};
 use crate::kernels::{Isa, vector};
-use crate::kv_cache::{CacheOptions, KvCache, KvPolicy, LayerWidths};
+use crate::kv_cache::{CacheOptions, KvCache, LayerWidths};
 use crate::pool::Pool;
 use crate::profile::{Operator, Profile, Recorder};
 use crate::protocol::{EngineConfig, KvType};
@@ -61,11 +61,9 @@ fn widest_input(h: &Hyperparameters) -> usize {
 }
 
 impl Session {
-    /// A session whose keys and values have the configuration's one type, and which keeps them all.
+    /// A session whose keys and values are kept as the configuration says.
     pub fn new(model: Arc<Model>, config: &EngineConfig) -> Result<Self> {
-        let kv_type = config.kv_type;
-        let cache = CacheOptions { key_type: kv_type, value_type: kv_type, policy: KvPolicy::Full };
-        Self::with_cache(model, config, &cache)
+        Self::with_cache(model, config, &CacheOptions::of(config))
     }
 
     /// Reserves the cache, kept as `options` say instead of the configuration, and starts the workers. Usage errors for
@@ -326,6 +324,11 @@ impl Session {
         let logits = (self.logits.capacity() * size_of::<f32>()) as u64;
         let inputs = self.inputs.bytes() + self.gated.bytes();
         self.scratch.bytes() + self.attention.bytes() + self.ropes.bytes() + inputs + logits
+    }
+
+    /// Weights and cached keys and values that decoding the token at `position` reads, bytes.
+    pub fn bytes_per_token(&self, position: usize) -> u64 {
+        self.model.bytes_per_token(position, self.cached_types)
     }
 
     /// Element types of cached keys and of cached values.

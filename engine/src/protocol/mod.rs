@@ -5,10 +5,12 @@
 
 mod cpus;
 pub mod frame;
+mod kv_policy;
 mod plan;
 mod record;
 
 pub use cpus::{CPUS_MAX, CpuClusters, CpuList, Repack};
+pub use kv_policy::KvPolicy;
 pub use plan::{Arm, CellPlan, DevicePlan, EngineConfig, GoldenCase, KvType, ModelRef, Step};
 pub use record::{
     ClusterClock, CoreCluster, ExitCause, Fingerprint, HeldMemory, MemoryParts, Reading, ReasonCode, Record,

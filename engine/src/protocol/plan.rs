@@ -1,6 +1,6 @@
 //! The device plan: what `farmhand run` is asked to do.
 
-use super::{CpuClusters, CpuList, Repack};
+use super::{CpuClusters, CpuList, KvPolicy, Repack};
 use crate::error::{EngineError, Result};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -150,8 +150,14 @@ pub struct EngineConfig {
     pub cpu_clusters: Option<CpuClusters>,
     /// Room in the KV cache, in tokens.
     pub context_tokens: u32,
-    /// Element type of the KV cache.
+    /// Element type of cached keys, and of values where `kv_type_v` says nothing else.
     pub kv_type: KvType,
+    /// Element type of cached values, where it is another than that of keys.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub kv_type_v: Option<KvType>,
+    /// What of the past is kept and seen.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub kv_policy: KvPolicy,
     /// Map the model (`true`) or read it into anonymous memory (`false`).
     pub mmap: bool,
     /// Keep the model from being evicted or swapped. Where the system does not allow it, the run goes on, and the proof
@@ -161,6 +167,18 @@ pub struct EngineConfig {
     /// Rearrange the weights at load.
     #[serde(default, skip_serializing_if = "is_default")]
     pub repack: Repack,
+}
+
+impl EngineConfig {
+    /// The same with these types of cached keys and values.
+    pub fn with_kv_types(self, keys: KvType, values: KvType) -> Self {
+        Self { kv_type: keys, kv_type_v: Some(values).filter(|v| *v != keys), ..self }
+    }
+
+    /// Element type of cached values.
+    pub fn value_type(&self) -> KvType {
+        self.kv_type_v.unwrap_or(self.kv_type)
+    }
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -176,6 +194,8 @@ impl Default for EngineConfig {
             cpu_clusters: None,
             context_tokens: 4096,
             kv_type: KvType::F16,
+            kv_type_v: None,
+            kv_policy: KvPolicy::Full,
             mmap: true,
             mlock: false,
             repack: Repack::Auto,
@@ -212,8 +232,8 @@ pub enum Step {
     },
     /// Generate exactly `decode-tokens` tokens at depth `at-depth` (tokens really in the cache, prefilled unmeasured; at
     /// depth 0 the cache is empty and a single token of prompt starts the generation).
-    /// Yields `decode-tps@D`, `itl-p50-ms@D`, `itl-p95-ms@D`, `itl-p99-ms@D`, `itl-max-ms@D`, D = depth, and the raw
-    /// token times. Percentiles by nearest rank. End-of-generation tokens are recorded, not obeyed.
+    /// Yields `decode-tps@D`, `itl-p50-ms@D`, `itl-p95-ms@D`, `itl-p99-ms@D`, `itl-max-ms@D`, D = depth, `mbu@D` where the
+    /// agent knows how fast memory is, and the raw token times. Percentiles by nearest rank. End-of-generation tokens are recorded, not obeyed.
     Decode {
         /// Tokens to generate.
         decode_tokens: u32,

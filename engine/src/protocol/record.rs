@@ -273,6 +273,10 @@ pub struct SelfProof {
     pub held: HeldMemory,
     /// How the page cache was emptied for a cold load: `none`, `posix_fadvise` or `drop_caches`.
     pub eviction: String,
+    /// What the workers of a decode read from memory at best, 10^9 bytes a second, as the agent measured it; absent where
+    /// it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_bandwidth_gb_per_s: Option<Finite>,
 }
 
 /// Memory of one process, in bytes, with the source of the figures.

@@ -1,5 +1,6 @@
 //! One child process: spawned, listened to, observed, and ended when it has to be.
 
+use super::budget::{ModelReading, slow_cell, slow_load};
 use super::cause::{OomWatch, Ours, exit_cause};
 use crate::clock;
 use crate::error::{EngineError, Result};
@@ -7,6 +8,7 @@ use crate::execute::FileIdentity;
 use crate::journal::Journal;
 use crate::protocol::frame::LINE_BYTES_MAX;
 use crate::protocol::{CellPlan, DevicePlan, ExitCause, Record, SelfProof, Validity};
+use crate::roofline::ReadBandwidth;
 use crate::telemetry::Observer;
 use crate::text;
 use std::fs::File;
@@ -32,6 +34,12 @@ pub(super) struct Attempt<'a> {
     pub attempt: u32,
     pub eviction: &'static str,
     pub verified: &'a [FileIdentity],
+    /// What the cell's workers read from memory at best.
+    pub bandwidth: Option<ReadBandwidth>,
+    /// How large the model is and how fast it could be read.
+    pub model: ModelReading,
+    /// Budget for opening the model, milliseconds.
+    pub load_timeout_ms: u64,
     pub telemetry_period: Option<Duration>,
     /// Asked again and again; `true` ends the child.
     pub must_stop: &'a mut dyn FnMut() -> bool,
@@ -100,6 +108,11 @@ fn spawn(attempt: &Attempt<'_>) -> Result<Child> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
+    if let Some(bandwidth) = attempt.bandwidth {
+        let json = serde_json::to_string(&bandwidth)
+            .map_err(|e| EngineError::system(format!("cannot encode the memory's bandwidth: {e}")))?;
+        command.args(["--bandwidth", &json]);
+    }
     // SAFETY: between fork and exec only the async-signal-safe calls prctl, getppid and _exit are made
     unsafe {
         command.pre_exec(move || {
@@ -165,7 +178,7 @@ fn watch(
         }
         let now = Instant::now();
         let (phase, budget_ms, deadline) = match listener.ready {
-            None => ("load", cell.load_timeout_ms, begun + budget(cell.load_timeout_ms)),
+            None => ("load", attempt.load_timeout_ms, begun + budget(attempt.load_timeout_ms)),
             Some(ready) => ("cell", cell.cell_timeout_ms, ready + budget(cell.cell_timeout_ms)),
         };
         if listener.ours.is_none() && (attempt.must_stop)() {
@@ -173,6 +186,11 @@ fn watch(
         }
         if listener.ours.is_none() && now >= deadline {
             listener.ours = Some(Ours::Timeout { phase, budget_ms });
+            let said = match phase {
+                "load" => slow_load(budget_ms, attempt.model),
+                _ => slow_cell(budget_ms, cell),
+            };
+            listener.stderr.extend_from_slice(said.as_bytes());
         }
         if listener.ours.is_some() {
             kill(process);
@@ -396,6 +414,9 @@ mod tests {
             attempt: 1,
             eviction: "none",
             verified: &[],
+            bandwidth: None,
+            model: ModelReading { bytes: 0, bytes_per_s: None },
+            load_timeout_ms: 1,
             telemetry_period: None,
             must_stop: &mut || false,
         };

@@ -1,5 +1,6 @@
 //! The model's files before a cell: are they the plan's, and are they in the page cache or out of it?
 
+use super::budget::ModelReading;
 use crate::error::{EngineError, Result};
 use crate::execute::FileIdentity;
 use crate::gguf::split_set;
@@ -11,6 +12,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// A file counts as evicted when at most this share of its pages is still in the page cache.
 const RESIDENT_SHARE_MAX: f64 = 0.02;
@@ -19,6 +21,8 @@ const RESIDENT_SHARE_MAX: f64 = 0.02;
 #[derive(Debug, Default)]
 pub(super) struct Hashes {
     known: HashMap<FileIdentity, String>,
+    /// Bytes that were read for it, and how long that took.
+    read: (u64, Duration),
 }
 
 /// What the look at a model's files came to.
@@ -45,14 +49,21 @@ impl Hashes {
             let place = file.display().to_string();
             let look =
                 || FileIdentity::of(file).map_err(|e| EngineError::io("cannot look at the model", &e).at(&*place));
+            if std::fs::metadata(file).is_ok_and(|about| !about.is_file()) {
+                return Err(EngineError::model("the model is not a regular file")
+                    .at(place)
+                    .hint("push the model again"));
+            }
             let identity = look()?;
             if !self.known.contains_key(&identity) {
+                let begun = Instant::now();
                 let Some(sha256) = sha256_file_while(file, &mut |_| !asked_to_stop())? else {
                     return Ok(Verdict::Stopped);
                 };
                 if look()? != identity {
                     return Err(EngineError::system("the model changed while it was being hashed").at(place));
                 }
+                self.read = (self.read.0 + identity.bytes, self.read.1 + begun.elapsed());
                 self.known.insert(identity.clone(), sha256);
             }
             let found = &self.known[&identity];
@@ -62,6 +73,13 @@ impl Hashes {
             identities.push(identity);
         }
         Ok(Verdict::Same(identities))
+    }
+
+    /// How large these files are, and how fast files were read in this run.
+    pub(super) fn reading(&self, files: &[FileIdentity]) -> ModelReading {
+        let (bytes, took) = self.read;
+        let rate = bytes as f64 / took.as_secs_f64().max(1e-9);
+        ModelReading { bytes: files.iter().map(|f| f.bytes).sum(), bytes_per_s: Some(rate).filter(|_| bytes > 0) }
     }
 }
 
@@ -144,6 +162,8 @@ mod tests {
         let mut hashes = Hashes::default();
         let Verdict::Same(files) = hashes.verify(&model(&path, &abc), &|| false).unwrap() else { panic!() };
         assert_eq!(files[0].bytes, 3);
+        let reading = hashes.reading(&files);
+        assert!(reading.bytes == 3 && reading.bytes_per_s.is_some_and(|rate| rate > 0.0), "{reading:?}");
         // a hash that is known needs no reading: nobody is asked whether to go on
         let never = || -> bool { panic!("read again") };
         assert!(matches!(hashes.verify(&model(&path, &abc), &never).unwrap(), Verdict::Same(_)));

@@ -3,6 +3,8 @@
 //! It measures nothing itself. It decides what a child cannot say of itself: whether the model is the plan's, whether
 //! the proof fits the request, how the child ended, whether the attempt is INVALID and is to be tried again.
 
+mod bandwidth;
+mod budget;
 mod cause;
 mod child;
 mod detach;
@@ -24,6 +26,7 @@ use crate::probe::{Tree, probe};
 use crate::proof::build;
 use crate::protocol::{CellPlan, DevicePlan, ExitCause, PROTOCOL_VERSION, ReasonCode, Record, SelfProof, Step};
 use crate::telemetry::Observer;
+use bandwidth::Bandwidths;
 use child::{Attempt, Ended};
 use files::{Hashes, Verdict};
 use resume::Progress;
@@ -77,8 +80,16 @@ pub fn run(orders: &Orders, on_started: &mut dyn FnMut()) -> Result<Ending> {
     let device = Tree::new(&orders.root);
     let observer = Observer::new(device.clone(), Tree::new("/"), &probe(&device));
     let agent_sha256 = sha256_file(Path::new("/proc/self/exe"))?;
-    let mut supervisor =
-        Supervisor { orders, plan: &plan, journal, observer, hashes: Hashes::default(), lease, agent_sha256 };
+    let mut supervisor = Supervisor {
+        orders,
+        plan: &plan,
+        journal,
+        observer,
+        hashes: Hashes::default(),
+        bandwidths: Bandwidths::default(),
+        lease,
+        agent_sha256,
+    };
     let ending = supervisor.run(&progress, on_started);
     drop(pid_file);
     ending
@@ -114,6 +125,7 @@ struct Supervisor<'a> {
     journal: Journal,
     observer: Observer,
     hashes: Hashes,
+    bandwidths: Bandwidths,
     lease: Option<Lease>,
     agent_sha256: String,
 }
@@ -189,6 +201,8 @@ impl Supervisor<'_> {
             "none"
         };
         self.journal.append(cell_start(cell, attempt))?;
+        let model = self.hashes.reading(&identities);
+        let bandwidth = self.bandwidths.of(cell);
         let Self { orders, plan, journal, observer, lease, agent_sha256, .. } = self;
         let mut must_stop = || signal::asked_to_stop() || lease.as_mut().is_some_and(Lease::is_lost);
         let mut order = Attempt {
@@ -198,6 +212,9 @@ impl Supervisor<'_> {
             attempt,
             eviction,
             verified: &identities,
+            model,
+            bandwidth,
+            load_timeout_ms: budget::load_timeout_ms(cell.load_timeout_ms, model),
             telemetry_period: (plan.telemetry_period_ms > 0).then(|| Duration::from_millis(plan.telemetry_period_ms)),
             must_stop: &mut must_stop,
         };

@@ -21,17 +21,23 @@ pub struct Verb {
     pub summary: &'static str,
     /// Placeholder of positional arguments, empty when it takes none.
     pub positional: &'static str,
-    /// Its flags.
+    /// Its own flags.
     pub flags: &'static [Flag],
+    /// Groups of flags that it shares with other verbs.
+    pub shared: &'static [&'static [Flag]],
     /// Carries it out; `Ok(code)` is the process's exit code.
     pub run: fn(&Args) -> Result<u8>,
 }
 
 impl Verb {
+    fn all_flags(&self) -> impl Iterator<Item = &'static Flag> {
+        self.flags.iter().chain(self.shared.iter().copied().flatten())
+    }
+
     /// The help page of this verb.
     pub fn help(&self) -> String {
         let mut out = format!("farmhand {}: {}\n\nusage: farmhand {}", self.name, self.summary, self.name);
-        if !self.flags.is_empty() {
+        if self.all_flags().next().is_some() {
             out.push_str(" [FLAGS]");
         }
         if !self.positional.is_empty() {
@@ -39,7 +45,7 @@ impl Verb {
             out.push_str(self.positional);
         }
         out.push('\n');
-        for flag in self.flags {
+        for flag in self.all_flags() {
             let value = flag.value.map(|v| format!(" {v}")).unwrap_or_default();
             out.push_str(&format!("\n  {:<28} {}", flag.names.join(", ") + &value, flag.help));
         }
@@ -75,7 +81,7 @@ impl Args {
                 Some((name, value)) => (name, Some(value.to_owned())),
                 None => (word.as_str(), None),
             };
-            let flag = verb.flags.iter().find(|f| f.names.contains(&name)).ok_or_else(|| {
+            let flag = verb.all_flags().find(|f| f.names.contains(&name)).ok_or_else(|| {
                 EngineError::usage(format!("unknown flag `{name}` of `farmhand {}`", verb.name))
                     .hint(format!("`farmhand {} --help` lists the flags", verb.name))
             })?;
@@ -101,7 +107,7 @@ impl Args {
     }
 
     fn canonical(&self, name: &str) -> &'static str {
-        let flag = self.verb.flags.iter().find(|f| f.names.contains(&name));
+        let flag = self.verb.all_flags().find(|f| f.names.contains(&name));
         flag.unwrap_or_else(|| panic!("flag {name} is not declared for {}", self.verb.name)).names[0]
     }
 

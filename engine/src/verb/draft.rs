@@ -1,6 +1,6 @@
 //! What `generate` and `bench` share of a draft model: opening it, and saying what it was worth.
 
-use super::args::Args;
+use super::args::{Args, Flag};
 use super::setup;
 use crate::error::{EngineError, Result};
 use crate::model::{Model, Session};
@@ -12,6 +12,21 @@ use std::sync::Arc;
 
 /// Tokens that a draft proposes at most, unless told otherwise.
 const TOKENS_MAX: usize = 8;
+
+/// Asks for a draft.
+pub const FLAGS: &[Flag] = &[
+    Flag {
+        names: &["--draft-model"],
+        value: Some("FILE"),
+        help: "smaller model of the same vocabulary, to decode with; bench prints a row of its own for it",
+    },
+    Flag { names: &["--draft-max"], value: Some("N"), help: "tokens that the draft proposes at most (8)" },
+    Flag {
+        names: &["--draft-min"],
+        value: Some("N"),
+        help: "and at least; 0 leaves it alone while it does not pay (0)",
+    },
+];
 
 /// A draft model for one target.
 pub struct Draft {

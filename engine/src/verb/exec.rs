@@ -18,8 +18,10 @@ pub const VERB: Verb = Verb {
         Flag { names: &["--attempt"], value: Some("N"), help: "which attempt this is, from 0 (default 0)" },
         Flag { names: &["--started-us"], value: Some("T"), help: "monotonic clock at the spawn (default now)" },
         Flag { names: &["--eviction"], value: Some("HOW"), help: "none, posix_fadvise or drop_caches (default none)" },
+        Flag { names: &["--bandwidth"], value: Some("JSON"), help: "what the workers read from memory at best" },
         Flag { names: &["--verified"], value: Some("JSON"), help: "files whose hashes were compared with the plan" },
     ],
+    shared: &[],
     run,
 };
 
@@ -42,8 +44,15 @@ fn run(args: &Args) -> Result<u8> {
             .map_err(|e| EngineError::usage(format!("`--verified` is not understood: {e}")))?,
         None => Vec::new(),
     };
+    let bandwidth = match args.get("--bandwidth") {
+        Some(json) => Some(
+            serde_json::from_str(json)
+                .map_err(|e| EngineError::usage(format!("`--bandwidth` is not understood: {e}")))?,
+        ),
+        None => None,
+    };
     let attempt = args.number("--attempt", 0)?;
-    let errand = Errand { cell, attempt, started_us, eviction: eviction.to_owned(), verified };
+    let errand = Errand { cell, attempt, started_us, eviction: eviction.to_owned(), verified, bandwidth };
     execute(&errand, &mut |record| {
         let mut line =
             serde_json::to_vec(&record).map_err(|e| EngineError::system(format!("cannot encode a record: {e}")))?;

@@ -1,16 +1,15 @@
 //! `farmhand generate`: text on stdout as it comes, timings on stderr.
 
 use super::args::{Args, Flag, Verb};
-use super::draft::{Draft, DraftReport, describe};
+use super::draft::{self, Draft, DraftReport, describe};
 use super::json;
 use super::profile::{self, Profiling};
 use super::setup;
 use crate::error::{EngineError, Result};
 use crate::generate::{Continue, GenerateOptions, Generation, generate};
-use crate::kv_cache::{CacheOptions, KvPolicy};
 use crate::model::{Model, Session};
 use crate::proof::{self, Facts};
-use crate::protocol::{EngineConfig, KvType};
+use crate::protocol::{EngineConfig, KvPolicy};
 use crate::sampler::Sampler;
 use crate::speculative::Speculation;
 use crate::tokenizer::StreamDecoder;
@@ -24,7 +23,7 @@ pub const VERB: Verb = Verb {
     summary: "continue a prompt: text on stdout, timings on stderr",
     positional: "",
     flags: &[
-        Flag { names: &["-m", "--model"], value: Some("FILE"), help: "model (GGUF)" },
+        setup::MODEL,
         Flag { names: &["-p", "--prompt"], value: Some("TEXT"), help: "prompt; `-` reads stdin" },
         Flag { names: &["-n", "--n-predict"], value: Some("N"), help: "tokens to generate at most (128)" },
         Flag {
@@ -33,20 +32,6 @@ pub const VERB: Verb = Verb {
             help: "context, in tokens (prompt and -n, if longer than 4096)",
         },
         setup::THREADS,
-        setup::THREADS_BATCH,
-        setup::CPUS,
-        setup::CPU_CLUSTERS,
-        Flag { names: &["-ctk", "--cache-type-k"], value: Some("TYPE"), help: "cached keys: f16, q8_0 or q4_0 (f16)" },
-        Flag {
-            names: &["-ctv", "--cache-type-v"],
-            value: Some("TYPE"),
-            help: "cached values: f16, q8_0 or q4_0 (f16)",
-        },
-        Flag {
-            names: &["--kv-policy"],
-            value: Some("POLICY"),
-            help: "positions kept and seen: full, window:N (the last N) or sink:S+N (also the first S) (full)",
-        },
         Flag { names: &["--temp"], value: Some("X"), help: "temperature; 0 is greedy (0)" },
         Flag { names: &["--top-k"], value: Some("N"), help: "sample among the N likeliest; 0 is all (40)" },
         Flag { names: &["--top-p"], value: Some("X"), help: "sample among the likeliest that sum up to X (0.95)" },
@@ -58,29 +43,14 @@ pub const VERB: Verb = Verb {
         Flag { names: &["--seed"], value: Some("N"), help: "seed of sampling (0)" },
         Flag { names: &["--special"], value: None, help: "read special tokens in the prompt as such, and print them" },
         Flag { names: &["--ignore-eos"], value: None, help: "go on after an end-of-generation token" },
-        setup::NO_MMAP,
-        setup::MLOCK,
-        setup::REPACK,
         Flag { names: &["--proof"], value: None, help: "hash the model too, about a second a gigabyte" },
-        profile::PROFILE,
-        profile::ROOFLINE,
-        Flag {
-            names: &["--draft-model"],
-            value: Some("FILE"),
-            help: "smaller model of the same vocabulary, for speed",
-        },
-        Flag { names: &["--draft-max"], value: Some("N"), help: "tokens that the draft proposes at most (8)" },
-        Flag {
-            names: &["--draft-min"],
-            value: Some("N"),
-            help: "and at least; 0 leaves it alone while it does not pay (0)",
-        },
         Flag {
             names: &["--json"],
             value: None,
             help: "tokens, text and timings as JSON on stdout, when all are there",
         },
     ],
+    shared: &[setup::CACHE_TYPES, setup::ENGINE, draft::FLAGS, profile::FLAGS],
     run,
 };
 
@@ -91,12 +61,7 @@ fn run(args: &Args) -> Result<u8> {
     let prompt = read_prompt(args.require("--prompt")?)?;
     let options = GenerateOptions { tokens_max: args.number("--n-predict", 128)?, obey_eog: !args.has("--ignore-eos") };
     let mut sampler = sampler(args)?;
-    let config = EngineConfig { threads: args.number("--threads", 0)?, ..setup::config(args)? };
-    let cache = CacheOptions {
-        key_type: args.word("-ctk", KvType::F16)?,
-        value_type: args.word("-ctv", KvType::F16)?,
-        policy: args.word("--kv-policy", KvPolicy::Full)?,
-    };
+    let config = setup::one_config(args)?;
     let special = args.has("--special");
     let profiling = Profiling::from_args(args)?;
 
@@ -108,10 +73,10 @@ fn run(args: &Args) -> Result<u8> {
     }
     let ids = model.tokenizer().encode(&prompt, true, special);
     let needed = ids.len().saturating_add(options.tokens_max);
-    let wanted = if cache.policy == KvPolicy::Full { needed.max(CONTEXT_TOKENS) } else { CONTEXT_TOKENS };
+    let wanted = if config.kv_policy == KvPolicy::Full { needed.max(CONTEXT_TOKENS) } else { CONTEXT_TOKENS };
     let context_tokens = args.number("--ctx-size", u32::try_from(wanted).unwrap_or(u32::MAX))?;
-    let config = EngineConfig { context_tokens, kv_type: cache.key_type, ..config };
-    let mut session = setup::session(&model, &config, &cache)?;
+    let config = EngineConfig { context_tokens, ..config };
+    let mut session = setup::session(&model, &config)?;
     let hashes = args.has("--proof").then(|| proof::hash_model(&model));
     for line in proof::lines(&Facts::of_session(&session, &config).prove(hashes, "none")?) {
         eprintln!("{line}");

@@ -13,6 +13,7 @@ pub const VERB: Verb = Verb {
     summary: "print sha256 and size of files as JSON lines",
     positional: "FILE...",
     flags: &[],
+    shared: &[],
     run,
 };
 

@@ -20,6 +20,7 @@ pub const VERB: Verb = Verb {
         },
         Flag { names: &["--token"], value: Some("T"), help: "renew, release: the token that acquire printed" },
     ],
+    shared: &[],
     run,
 };
 

@@ -3,7 +3,6 @@
 use super::args::{Args, Flag, Verb};
 use super::setup;
 use crate::error::{EngineError, Result};
-use crate::kv_cache::CacheOptions;
 use crate::model::Logits;
 use crate::protocol::EngineConfig;
 use crate::quality::read_ids;
@@ -16,7 +15,7 @@ pub const VERB: Verb = Verb {
     summary: "logits after each of the given ids, as JSON lines",
     positional: "",
     flags: &[
-        Flag { names: &["-m", "--model"], value: Some("FILE"), help: "model (GGUF)" },
+        setup::MODEL,
         Flag {
             names: &["--ids"],
             value: Some("FILE"),
@@ -24,13 +23,8 @@ pub const VERB: Verb = Verb {
         },
         Flag { names: &["--top"], value: Some("N"), help: "how many of the likeliest to print (5)" },
         setup::THREADS,
-        setup::THREADS_BATCH,
-        setup::CPUS,
-        setup::CPU_CLUSTERS,
-        setup::NO_MMAP,
-        setup::MLOCK,
-        setup::REPACK,
     ],
+    shared: &[setup::CACHE_TYPES, setup::ENGINE],
     run,
 };
 
@@ -42,9 +36,9 @@ fn run(args: &Args) -> Result<u8> {
     let ids = read_ids(Path::new(args.require("--ids")?))?;
     let top: usize = args.number("--top", 5)?;
     let context_tokens = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-    let config = EngineConfig { threads: args.number("--threads", 0)?, context_tokens, ..setup::config(args)? };
+    let config = EngineConfig { context_tokens, ..setup::one_config(args)? };
     let model = setup::open(path, &config)?;
-    let mut session = setup::session(&model, &config, &CacheOptions::default())?;
+    let mut session = setup::session(&model, &config)?;
 
     let mut stdout = std::io::stdout().lock();
     let mut position = 0;

@@ -3,7 +3,6 @@
 use super::args::{Args, Flag, Verb};
 use super::setup;
 use crate::error::{EngineError, ErrorKind, Result};
-use crate::kv_cache::CacheOptions;
 use crate::proof::{self, Facts};
 use crate::protocol::EngineConfig;
 use crate::quality::{Window, perplexity, read_ids};
@@ -15,7 +14,7 @@ pub const VERB: Verb = Verb {
     summary: "how well a model predicts the given ids, as JSON",
     positional: "",
     flags: &[
-        Flag { names: &["-m", "--model"], value: Some("FILE"), help: "model (GGUF)" },
+        setup::MODEL,
         Flag {
             names: &["--ids"],
             value: Some("FILE"),
@@ -27,14 +26,9 @@ pub const VERB: Verb = Verb {
             help: "chunks of N tokens, second halves scored; 0 is one window over all (512)",
         },
         setup::THREADS,
-        setup::THREADS_BATCH,
-        setup::CPUS,
-        setup::CPU_CLUSTERS,
-        setup::NO_MMAP,
-        setup::MLOCK,
-        setup::REPACK,
         setup::NO_MODEL_HASH,
     ],
+    shared: &[setup::CACHE_TYPES, setup::ENGINE],
     run,
 };
 
@@ -50,10 +44,10 @@ fn run(args: &Args) -> Result<u8> {
         Window::Chunks(size) => size.min(ids.len()),
     };
     let context_tokens = u32::try_from(context).unwrap_or(u32::MAX);
-    let config = EngineConfig { threads: args.number("--threads", 0)?, context_tokens, ..setup::config(args)? };
+    let config = EngineConfig { context_tokens, ..setup::one_config(args)? };
     let model = setup::open(path, &config)?;
     let hashes = (!args.has("--no-model-hash")).then(|| proof::hash_model(&model));
-    let mut session = setup::session(&model, &config, &CacheOptions::default())?;
+    let mut session = setup::session(&model, &config)?;
     let found = perplexity(&mut session, &ids, window).map_err(|e| match e.kind() {
         ErrorKind::Model => e.at(path.display().to_string()),
         _ => e,

@@ -16,6 +16,7 @@ pub const VERB: Verb = Verb {
         Flag { names: &["--root"], value: Some("DIR"), help: "read /sys, /proc and /etc below DIR (default /)" },
         Flag { names: &["--pretty"], value: None, help: "one field a line (default on a terminal)" },
     ],
+    shared: &[],
     run,
 };
 

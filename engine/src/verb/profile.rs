@@ -12,17 +12,20 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 /// Asks for a profile.
-pub const PROFILE: Flag = Flag {
+const PROFILE: Flag = Flag {
     names: &["--profile"],
     value: Some("FILE"),
     help: "record every operator: trace for Perfetto into FILE, tables on stderr",
 };
 /// Says what to hold a profile against.
-pub const ROOFLINE: Flag = Flag {
+const ROOFLINE: Flag = Flag {
     names: &["--roofline"],
     value: Some("FILE"),
     help: "ceilings for --profile, from `farmhand roofline -o json` (measured after the run)",
 };
+
+/// Both.
+pub const FLAGS: &[Flag] = &[PROFILE, ROOFLINE];
 
 /// What was asked for, and what has been recorded.
 pub struct Profiling {

@@ -26,6 +26,7 @@ pub const VERB: Verb = Verb {
         },
         Flag { names: &["-o", "--output"], value: Some("FORMAT"), help: "md or json (md)" },
     ],
+    shared: &[],
     run,
 };
 

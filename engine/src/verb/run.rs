@@ -32,6 +32,7 @@ pub const VERB: Verb = Verb {
             help: "folder of the lease (default: the journal's, or above it)",
         },
     ],
+    shared: &[],
     run,
 };
 

@@ -20,6 +20,7 @@ pub const VERB: Verb = Verb {
         },
         Flag { names: &["--timeout-ms"], value: Some("N"), help: "how long to wait for its end (default 10000)" },
     ],
+    shared: &[],
     run,
 };
 

@@ -28,6 +28,7 @@ pub const VERB: Verb = Verb {
             help: "print the text of these ids: a JSON array, or separated by commas or spaces; `-` reads stdin",
         },
     ],
+    shared: &[],
     run,
 };
 

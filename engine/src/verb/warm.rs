@@ -15,6 +15,7 @@ pub const VERB: Verb = Verb {
     summary: "page a model into the cache; how fast that went and what is resident, as JSON",
     positional: "",
     flags: &[Flag { names: &["-m", "--model"], value: Some("FILE"), help: "model (GGUF); may be repeated" }],
+    shared: &[],
     run,
 };
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::kv_cache::KvPolicy;
 use crate::model::LoadOptions;
 use std::path::Path;
 

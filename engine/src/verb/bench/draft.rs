@@ -6,8 +6,6 @@ use super::print::{Row, utc_now};
 use super::{Measured, Request, Subject, Test, model_type, row};
 use crate::error::{EngineError, Result};
 use crate::generate::{Continue, GenerateOptions};
-use crate::kv_cache::CacheOptions;
-use crate::protocol::EngineConfig;
 use crate::speculative::{Acceptance, Speculation};
 
 /// What is continued: plain prose with a beginning that repeats, as answers have.
@@ -16,17 +14,14 @@ const PROMPT: &str = "Once upon a time there was a little girl who lived near th
 
 /// `decode` tokens with the draft, after the prompt repeated up to `depth` tokens; the counts of all repetitions are added.
 pub fn measure(subject: &Subject<'_>, draft: &Draft, request: &Request, test: Test) -> Result<Row> {
-    let Test { threads, key_type, value_type, depth, decode, .. } = test;
+    let Test { depth, decode, .. } = test;
     let model = &subject.model;
     let text = model.tokenizer().encode(PROMPT, true, false);
     let prompt: Vec<u32> = text.iter().copied().cycle().take(text.len().max(depth as usize)).collect();
     // the first token comes with the prompt, so one more makes `decode` steps
     let tokens_max = decode as usize + 1;
-    let context_tokens = u32::try_from(prompt.len() + tokens_max)
-        .map_err(|_| EngineError::usage(format!("{depth} tokens and {decode} more are too many")))?;
-    let config = EngineConfig { threads, context_tokens, kv_type: key_type, ..request.config.clone() };
-    let cache = CacheOptions { key_type, value_type, ..CacheOptions::default() };
-    let mut session = setup::session(model, &config, &cache)?;
+    let config = request.config_of(&test, (prompt.len() + tokens_max) as u64)?;
+    let mut session = setup::session(model, &config)?;
     let mut draft_session = draft.session(&config)?;
     let faults_before = session.affinity_faults();
     let test_time = utc_now();

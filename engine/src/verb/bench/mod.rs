@@ -4,7 +4,6 @@ use super::args::{Args, Flag, Verb};
 use super::profile::{self, Profiling};
 use super::setup;
 use crate::error::{EngineError, Result};
-use crate::kv_cache::CacheOptions;
 use crate::memory::give_back_freed;
 use crate::model::{BATCH_TOKENS_MAX, Logits, Model, Session};
 use crate::proof::{self, Facts, ModelHashes};
@@ -17,8 +16,9 @@ use std::time::Instant;
 mod draft;
 mod memory;
 mod print;
+mod sweep;
 
-use super::draft::Draft;
+use super::draft::{self as draft_model, Draft};
 use memory::MemoryFigures;
 use print::{Format, Printer, Row, utc_now};
 
@@ -37,9 +37,6 @@ pub const VERB: Verb = Verb {
             value: Some("N,..."),
             help: "worker threads; 0 takes the cores named, else the performance cores (0)",
         },
-        setup::THREADS_BATCH,
-        setup::CPUS,
-        setup::CPU_CLUSTERS,
         Flag { names: &["-r", "--repetitions"], value: Some("N"), help: "repetitions of each test (5)" },
         Flag {
             names: &["-ctk", "--cache-type-k"],
@@ -52,9 +49,6 @@ pub const VERB: Verb = Verb {
             help: "cached values: f16, q8_0, q4_0 (f16)",
         },
         Flag { names: &["-mmp", "--mmap"], value: Some("0|1"), help: "map the model instead of reading it (1)" },
-        setup::NO_MMAP,
-        setup::MLOCK,
-        setup::REPACK,
         setup::NO_MODEL_HASH,
         Flag { names: &["-o", "--output"], value: Some("FORMAT"), help: "md, csv, json or jsonl (md)" },
         Flag {
@@ -62,21 +56,9 @@ pub const VERB: Verb = Verb {
             value: None,
             help: "a repetition for each line on stdin, its nanoseconds on stdout: for turns with another engine",
         },
-        Flag {
-            names: &["--draft-model"],
-            value: Some("FILE"),
-            help: "also decode with this draft model (a row of its own, after a built-in prompt)",
-        },
-        Flag { names: &["--draft-max"], value: Some("N"), help: "tokens that the draft proposes at most (8)" },
-        Flag {
-            names: &["--draft-min"],
-            value: Some("N"),
-            help: "and at least; 0 leaves it alone while it does not pay (0)",
-        },
         Flag { names: &["--no-warmup"], value: None, help: "no unmeasured repetition before each test" },
-        profile::PROFILE,
-        profile::ROOFLINE,
     ],
+    shared: &[setup::ENGINE, draft_model::FLAGS, profile::FLAGS],
     run,
 };
 
@@ -115,7 +97,8 @@ struct Test {
 fn run(args: &Args) -> Result<u8> {
     args.require("--model")?;
     let request = Request::from_args(args)?;
-    let mut printer = Printer::new(request.format);
+    let is_sweep = request.depths.len().max(request.threads.len()) > 1;
+    let mut printer = Printer::new(request.format, is_sweep);
     for path in args.all("--model") {
         let model = setup::open(Path::new(path), &request.config)?;
         let draft = Draft::from_args(args, &model, &request.config)?;
@@ -176,6 +159,16 @@ impl Request {
         })
     }
 
+    /// How the engine is set up for a test with so many tokens in the cache.
+    fn config_of(&self, test: &Test, tokens: u64) -> Result<EngineConfig> {
+        // a policy that keeps more than the test has is no fault of the test
+        let context = tokens.max(self.config.kv_policy.kept_tokens() as u64);
+        let context_tokens = u32::try_from(context)
+            .map_err(|_| EngineError::usage(format!("a context of {context} tokens is too long")))?;
+        let config = EngineConfig { threads: test.threads, context_tokens, ..self.config.clone() };
+        Ok(config.with_kv_types(test.key_type, test.value_type))
+    }
+
     /// Every combination of what was asked for, prompts before decodes.
     fn tests(&self) -> Vec<Test> {
         let mut tests = Vec::new();
@@ -202,16 +195,13 @@ struct Subject<'a> {
 }
 
 fn measure(subject: &Subject<'_>, request: &Request, test: Test) -> Result<Row> {
-    let Test { threads, key_type, value_type, depth, prompt, decode } = test;
+    let Test { depth, prompt, decode, .. } = test;
     let Subject { path, model, .. } = subject;
     // freed buffers of the test before must not show in this one's memory
     give_back_freed();
-    let context_tokens = depth
-        .checked_add(prompt.max(decode))
-        .ok_or_else(|| EngineError::usage(format!("{depth} tokens and {} more are too many", prompt.max(decode))))?;
-    let config = EngineConfig { threads, context_tokens, kv_type: key_type, ..request.config.clone() };
-    let cache = CacheOptions { key_type, value_type, ..CacheOptions::default() };
-    let mut session = setup::session(model, &config, &cache)?;
+    let tokens = u64::from(depth) + u64::from(prompt.max(decode));
+    let config = request.config_of(&test, tokens)?;
+    let mut session = setup::session(model, &config)?;
     let faults_before = session.affinity_faults();
     let test_time = utc_now();
     let samples_ns = repeat(&mut session, request, test)?;
@@ -257,10 +247,12 @@ fn row(session: &Session, config: &EngineConfig, subject: &Subject<'_>, test: Te
         n_threads: if prompt > 0 { session.threads_batch_effective() } else { session.threads_effective() },
         type_k: key_type.as_str(),
         type_v: value_type.as_str(),
+        kv_policy: config.kv_policy,
         use_mmap: config.mmap,
         n_prompt: prompt,
         n_gen: decode,
         n_depth: depth,
+        n_positions: session.depth(),
         test_time,
         avg_ns: avg_ns as u64,
         stddev_ns: stddev_ns as u64,
@@ -268,6 +260,7 @@ fn row(session: &Session, config: &EngineConfig, subject: &Subject<'_>, test: Te
         stddev_ts,
         samples_ns,
         samples_ts,
+        ratio_to_first: 1.0,
         invalid: (!proof.affinity_faults.is_empty()).then_some(ReasonCode::AffinityDiffers).into_iter().collect(),
         memory: MemoryFigures::of_session(session, config),
         proof,

@@ -1,8 +1,9 @@
 //! Rows of `farmhand bench` and how they are printed: llama-bench's names and formats.
 
 use super::memory::MemoryFigures;
+use super::sweep::Sweep;
 use crate::proof;
-use crate::protocol::{ReasonCode, SelfProof};
+use crate::protocol::{KvPolicy, ReasonCode, SelfProof};
 use crate::verb::draft::DraftReport;
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -32,10 +33,14 @@ pub struct Row {
     pub n_threads: u32,
     pub type_k: &'static str,
     pub type_v: &'static str,
+    /// What of the past was kept.
+    pub kv_policy: KvPolicy,
     pub use_mmap: bool,
     pub n_prompt: u32,
     pub n_gen: u32,
     pub n_depth: u32,
+    /// Positions that were in the cache at the end of the last repetition.
+    pub n_positions: usize,
     pub test_time: String,
     pub avg_ns: u64,
     pub stddev_ns: u64,
@@ -43,6 +48,8 @@ pub struct Row {
     pub stddev_ts: f64,
     pub samples_ns: Vec<u64>,
     pub samples_ts: Vec<f64>,
+    /// Speed / that of the first row of the same test, whatever its depth and threads; 1 in that row.
+    pub ratio_to_first: f64,
     /// Why the figures are not to be believed; empty when nothing speaks against them.
     pub invalid: Vec<ReasonCode>,
     /// What memory the test held.
@@ -55,8 +62,22 @@ pub struct Row {
 }
 
 impl Row {
+    /// What a sweep over depths and threads keeps as it is.
+    pub fn series(&self) -> String {
+        format!(
+            "{} {}/{} {} {} {} {}",
+            self.model_filename,
+            self.n_prompt,
+            self.n_gen,
+            self.type_k,
+            self.type_v,
+            self.kv_policy,
+            self.draft.is_some()
+        )
+    }
+
     /// `pp512`, `tg128 @ d4096`, `tg128 + draft`.
-    fn test(&self) -> String {
+    pub fn test(&self) -> String {
         let test = super::test_name(self.n_prompt, self.n_gen, self.n_depth);
         if self.draft.is_some() { format!("{test} + draft") } else { test }
     }
@@ -68,7 +89,10 @@ impl Row {
 
 /// Prints rows as they are measured.
 pub struct Printer {
-    pub format: Format,
+    format: Format,
+    sweep: Sweep,
+    /// Whether the table has a column for the sweep's ratios.
+    with_ratios: bool,
     /// Rows printed so far.
     pub rows: usize,
     /// Those of them that are not to be believed.
@@ -79,11 +103,20 @@ pub struct Printer {
 }
 
 impl Printer {
-    pub fn new(format: Format) -> Self {
-        Self { format, rows: 0, invalid_rows: 0, notes: Vec::new(), proofs: Vec::new() }
+    pub fn new(format: Format, with_ratios: bool) -> Self {
+        Self {
+            format,
+            sweep: Sweep::default(),
+            with_ratios,
+            rows: 0,
+            invalid_rows: 0,
+            notes: Vec::new(),
+            proofs: Vec::new(),
+        }
     }
 
-    pub fn print(&mut self, row: Row) {
+    pub fn print(&mut self, mut row: Row) {
+        row.ratio_to_first = self.sweep.take(&row);
         let row = &row;
         const INFALLIBLE: &str = "a row has string keys and finite numbers only";
         match self.format {
@@ -100,10 +133,12 @@ impl Printer {
             }
             Format::Markdown => {
                 if self.rows == 0 {
-                    println!("| model | size | params | threads | mmap | test | t/s |");
-                    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
+                    let (title, rule) = if self.with_ratios { (" ratio |", " ---: |") } else { ("", "") };
+                    println!("| model | size | params | threads | mmap | test | t/s |{title}");
+                    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |{rule}");
                 }
-                println!("{}", markdown(row));
+                let ratio = if self.with_ratios { format!(" {:.2} |", row.ratio_to_first) } else { String::new() };
+                println!("{}{ratio}", markdown(row));
             }
         }
         self.rows += 1;
@@ -125,6 +160,7 @@ impl Printer {
         if self.rows == 0 {
             return;
         }
+        self.sweep.cliffs().iter().for_each(|cliff| eprintln!("warning: {cliff}"));
         match self.format {
             Format::Json => println!("\n]"),
             Format::JsonLines => {}
@@ -172,6 +208,11 @@ const CSV_COLUMNS: [&str; 24] = [
     "stddev_ts",
     "invalid",
 ];
+
+/// Fields that the CSV form leaves out: lists and objects, and what llama-bench has no column for.
+#[cfg(test)]
+const LEFT_OUT: [&str; 7] =
+    ["samples_ns", "samples_ts", "memory", "proof", "kv_policy", "n_positions", "ratio_to_first"];
 
 /// One line, every field quoted.
 fn csv(row: &serde_json::Value) -> String {
@@ -253,10 +294,12 @@ mod tests {
             n_threads: 1,
             type_k: "f16",
             type_v: "f16",
+            kv_policy: KvPolicy::Full,
             use_mmap: true,
             n_prompt: 1,
             n_gen: 0,
             n_depth: 0,
+            n_positions: 1,
             test_time: utc(0),
             avg_ns: 1,
             stddev_ns: 0,
@@ -264,14 +307,14 @@ mod tests {
             stddev_ts: 0.0,
             samples_ns: vec![1],
             samples_ts: vec![1.0],
+            ratio_to_first: 1.0,
             invalid: vec![ReasonCode::AffinityDiffers, ReasonCode::NotFinite],
             memory: MemoryFigures::new(&HeldMemory::default(), ""),
             proof: SelfProof::default(),
             draft: None,
         };
         let value = serde_json::to_value(&row).unwrap();
-        let mut columns: Vec<&str> =
-            CSV_COLUMNS.into_iter().chain(["samples_ns", "samples_ts", "memory", "proof"]).collect();
+        let mut columns: Vec<&str> = CSV_COLUMNS.into_iter().chain(LEFT_OUT).collect();
         columns.sort_unstable();
         let mut fields: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
         fields.sort_unstable();

@@ -357,25 +357,31 @@ impl Dot for Dotprod {
 }
 
 impl DotStrip for Dotprod {
-    /// One operation for 16 products.
+    /// One operation for 16 products. Written out, since the compiler unrolls no loop around assembly.
     #[inline(always)]
     unsafe fn add_steps<const N: usize, const WIDE: bool>(
         mut sums: [int32x4_t; 2],
         steps: [[int8x16_t; N]; 2],
         act: [int8x16_t; 2],
     ) -> [int32x4_t; 2] {
-        for s in 0..N {
-            for half in 0..2 {
+        macro_rules! step {
+            ($s:literal, $form:literal) => {
                 // SAFETY: the processor has the instruction.
-                sums[half] = unsafe {
-                    match s % 4 {
-                        0 => sdot!(sums[half], steps[half][s], act[s / 4], ".4b[0]"),
-                        1 => sdot!(sums[half], steps[half][s], act[s / 4], ".4b[1]"),
-                        2 => sdot!(sums[half], steps[half][s], act[s / 4], ".4b[2]"),
-                        _ => sdot!(sums[half], steps[half][s], act[s / 4], ".4b[3]"),
-                    }
-                };
-            }
+                unsafe {
+                    sums[0] = sdot!(sums[0], steps[0][$s], act[$s / 4], $form);
+                    sums[1] = sdot!(sums[1], steps[1][$s], act[$s / 4], $form);
+                }
+            };
+        }
+        step!(0, ".4b[0]");
+        step!(1, ".4b[1]");
+        step!(2, ".4b[2]");
+        step!(3, ".4b[3]");
+        if N == REGISTERS {
+            step!(4, ".4b[0]");
+            step!(5, ".4b[1]");
+            step!(6, ".4b[2]");
+            step!(7, ".4b[3]");
         }
         sums
     }

@@ -219,38 +219,69 @@ fn shifted(v: uint8x16_t, by: isize) -> uint8x16_t {
     }
 }
 
-/// The steps of four rows of a group, without sign unless codes have 8 bits. Operations a step: one for 4 bits, two or one
-/// for 2 bits, and two more for what 5 and 6 bits have on top, or 3.
+/// The steps of four rows of a group, without sign unless codes have 8 bits.
 ///
 /// # Safety
 /// The planes of a group can be read.
 #[inline(always)]
 unsafe fn steps<F: Format>(codes: *const u8, half: usize) -> [int8x16_t; REGISTERS] {
+    // SAFETY: the caller's promise. Written out, so that every step's shifts are constants.
+    unsafe {
+        [
+            step::<F, 0>(codes, half),
+            step::<F, 1>(codes, half),
+            step::<F, 2>(codes, half),
+            step::<F, 3>(codes, half),
+            step::<F, 4>(codes, half),
+            step::<F, 5>(codes, half),
+            step::<F, 6>(codes, half),
+            step::<F, 7>(codes, half),
+        ]
+    }
+}
+
+/// The steps of all rows of a group.
+///
+/// # Safety
+/// As [`steps`].
+#[inline(always)]
+unsafe fn both_steps<F: Format>(codes: *const u8) -> [[int8x16_t; REGISTERS]; 2] {
+    // SAFETY: the caller's promise. Not by `map`, which the compiler takes through memory when the function is large.
+    unsafe { [steps::<F>(codes, 0), steps::<F>(codes, 1)] }
+}
+
+/// Step `S` of [`steps`]. Operations: one for 4 bits, two or one for 2 bits, and two more for what 3, 5 and 6 bits have on
+/// top.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn step<F: Format, const S: usize>(codes: *const u8, half: usize) -> int8x16_t {
     let nibbles = if F::BITS >= 4 { 4 } else { 0 };
     let pairs = if F::BITS % 4 >= 2 { 2 } else { 0 };
     // SAFETY: the caller's promise; NEON is part of every 64-bit Arm.
-    std::array::from_fn(|s| unsafe {
+    unsafe {
         let register = |i: usize| vld1q_u8(codes.add(i * STEP_BYTES + 16 * half));
         if F::BITS == 8 {
-            return vreinterpretq_s8_u8(register(s));
+            return vreinterpretq_s8_u8(register(S));
         }
-        let mut code = match (nibbles, s) {
-            (0, s) if s % 4 == 3 => vshrq_n_u8::<6>(register(s / 4)),
-            (0, s) => vandq_u8(shifted(register(s / 4), -2 * (s % 4) as isize), vdupq_n_u8(3)),
-            (_, 0..4) => vandq_u8(register(s), vdupq_n_u8(15)),
-            _ => vshrq_n_u8::<4>(register(s - 4)),
+        let mut code = match (nibbles, S) {
+            (0, _) if S % 4 == 3 => vshrq_n_u8::<6>(register(S / 4)),
+            (0, _) => vandq_u8(shifted(register(S / 4), -2 * (S % 4) as isize), vdupq_n_u8(3)),
+            (_, 0..4) => vandq_u8(register(S), vdupq_n_u8(15)),
+            _ => vshrq_n_u8::<4>(register(S - 4)),
         };
         if nibbles > 0 && pairs > 0 {
-            let pair = shifted(register(nibbles + s / 4), 4 - 2 * (s % 4) as isize);
+            let pair = shifted(register(nibbles + S / 4), 4 - 2 * (S % 4) as isize);
             code = vbslq_u8(vdupq_n_u8(0x30), pair, code);
         }
         if F::BITS % 2 == 1 {
             let top = F::BITS - 1;
-            let bit = shifted(register(nibbles + pairs), top as isize - s as isize);
+            let bit = shifted(register(nibbles + pairs), top as isize - S as isize);
             code = vbslq_u8(vdupq_n_u8(1 << top), bit, code);
         }
         vreinterpretq_s8_u8(code)
-    })
+    }
 }
 
 /// Eight half-precision numbers.
@@ -296,7 +327,7 @@ unsafe fn small_vectors<F: Small, D: DotStrip, const C: usize>(
         for (b, block) in strip.chunks_exact(small_bytes::<F>()).enumerate() {
             let at = block.as_ptr();
             fetch_ahead(at, small_bytes::<F>());
-            let weights = [0, 1].map(|half| steps::<F>(at.add(small_codes::<F>()), half));
+            let weights = both_steps::<F>(at.add(small_codes::<F>()));
             let scales = eight_halves(at);
             for c in 0..C {
                 // what all codes of the group are too large by, of all rows
@@ -362,7 +393,7 @@ unsafe fn large_vectors<F: Large, D: DotStrip, const C: usize>(
             each_group!(G => {
                 let group = block.add(at.codes + G * group_bytes::<F>());
                 fetch_ahead(group, group_bytes::<F>());
-                let weights = [0, 1].map(|half| steps::<F>(group, half));
+                let weights = both_steps::<F>(group);
                 for c in 0..C {
                     let act = load_group(codes[c].add((b * TOGETHER + G) * GROUP));
                     add_group::<F, D, G>(&mut whole[c], block, weights, act, of_parts[c]);
@@ -419,7 +450,8 @@ unsafe fn add_group<F: Large, D: DotStrip, const G: usize>(
             let part = 2 * G + half;
             // what all codes of the part are too large by, of all rows
             let off = times_lane(vdup_n_s16(-i16::from(F::STEPS)), of_parts[part / TOGETHER], part % TOGETHER);
-            let steps = weights.map(|w| [w[4 * half], w[4 * half + 1], w[4 * half + 2], w[4 * half + 3]]);
+            let four = |w: [int8x16_t; REGISTERS]| [w[4 * half], w[4 * half + 1], w[4 * half + 2], w[4 * half + 3]];
+            let steps = [four(weights[0]), four(weights[1])];
             let products = D::add_steps::<4, false>([off; 2], steps, [act[half]; 2]);
             add_part::<F>(whole, block.add(at.scales), part, products, of_parts[part / TOGETHER]);
         }

@@ -25,6 +25,13 @@ pub struct Locked {
     pub warning: Option<String>,
 }
 
+impl Locked {
+    /// Both together; the first refusal counts.
+    pub fn and(self, other: Self) -> Self {
+        Self { bytes: self.bytes + other.bytes, warning: self.warning.or(other.warning) }
+    }
+}
+
 /// Page size of the running kernel, bytes.
 pub fn page_bytes() -> usize {
     // SAFETY: sysconf takes a number and touches no memory of ours
@@ -73,12 +80,22 @@ pub fn page_in(bytes: &[u8], progress: &(dyn Fn(u64) + Sync)) {
     let _ = advise(bytes, libc::MADV_HUGEPAGE);
     let Ok(()) = in_blocks(bytes.len(), progress, &|block| {
         let block = &bytes[block];
-        let _ = advise(block, libc::MADV_WILLNEED);
-        if advise(block, MADV_POPULATE_READ).is_err() {
-            touch(block);
-        }
+        fetch(block);
+        bring_in(block);
         Ok::<(), Infallible>(())
     });
+}
+
+/// Has the system read `bytes`, a mapped file, into its page cache, and does not wait for that.
+pub fn fetch(bytes: &[u8]) {
+    let _ = advise(bytes, libc::MADV_WILLNEED);
+}
+
+/// Maps all pages of `bytes`, a mapped file, at once, reading what is not in memory yet.
+pub fn bring_in(bytes: &[u8]) {
+    if !bytes.is_empty() && advise(bytes, MADV_POPULATE_READ).is_err() {
+        touch(bytes);
+    }
 }
 
 /// Drops the whole pages of `bytes`, a mapped file, from this process; they stay in the page cache, and come back when they

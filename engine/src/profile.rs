@@ -57,6 +57,8 @@ pub struct WorkerSpan {
 pub struct Total {
     /// Calls.
     pub calls: u64,
+    /// Parallel regions that they opened.
+    pub regions: u64,
     /// Time from begin to end.
     pub wall_ns: u64,
     /// Time that workers worked, summed over them.

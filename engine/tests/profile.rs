@@ -104,6 +104,23 @@ fn bytes_and_operations_of_a_decode_pass_are_those_of_its_shapes() {
 }
 
 #[test]
+fn a_layer_of_a_decode_pass_takes_one_region_a_product() {
+    let profile = profiled(&mut session("tiny-llama-Q8_0.gguf", 2));
+    for operator in Operator::ALL {
+        let total = profile.total(Phase::Decode, operator);
+        // so few positions are attended to by one worker
+        let regions = match operator {
+            Operator::Qkv | Operator::OutputProjection | Operator::GateUp | Operator::Down | Operator::Head => 1,
+            _ => 0,
+        };
+        assert_eq!(total.regions, regions * total.calls, "{}", operator.name());
+    }
+    let prefill = |operator| profile.total(Phase::Prefill, operator).regions;
+    // of two layers, the last one's feed-forward part is for one token, which one worker norms
+    assert_eq!([Operator::AttentionNorm, Operator::FfnNorm, Operator::Down].map(prefill), [2, 1, 2]);
+}
+
+#[test]
 fn a_decode_pass_reads_every_weight_of_the_file_once_but_only_a_row_of_the_embedding() {
     for file in ["tiny-pd-1.3m-Q4_K_M.gguf", "tiny-qwen2-Q8_0.gguf", "tiny-qwen3-Q8_0.gguf", "tiny-gemma3-Q8_0.gguf"] {
         let mut session = session(file, 1);

@@ -49,8 +49,9 @@ enum Held {
 }
 
 impl Content {
-    /// Opens a regular file. Model errors that name it.
-    pub fn open(path: &Path, mode: LoadMode) -> Result<Self> {
+    /// Opens a regular file; `progress` hears how many bytes of it have been read so far, if it is read. Model errors that
+    /// name it.
+    pub fn open(path: &Path, mode: LoadMode, progress: &(dyn Fn(u64) + Sync)) -> Result<Self> {
         let fault = |e: &io::Error| {
             let hint = match e.kind() {
                 io::ErrorKind::NotFound => "check the path; a relative one starts at the current folder",
@@ -72,7 +73,7 @@ impl Content {
             // SAFETY: the map is read-only. A file that another process shortens while it is mapped ends this process
             // with SIGBUS; models are opened from content-addressed stores, whose files never change.
             LoadMode::Map => Held::Mapped(unsafe { Mmap::map(&file) }.map_err(|e| fault(&e))?, file),
-            LoadMode::Read => Held::Read(read(&file, about.len()).map_err(|e| fault(&e))?),
+            LoadMode::Read => Held::Read(read(&file, about.len(), progress).map_err(|e| fault(&e))?),
         };
         Ok(Self { held, opened, may_ask: may_ask(path, &about) })
     }
@@ -140,7 +141,7 @@ impl MappedFiles {
     /// Maps the file, or the set that it is one of. Model errors that name the file.
     pub fn open(path: &Path) -> Result<Self> {
         let files = split_set(path)?;
-        files.iter().map(|file| Content::open(file, LoadMode::Map)).collect::<Result<_>>().map(Self)
+        files.iter().map(|file| Content::open(file, LoadMode::Map, &|_| {})).collect::<Result<_>>().map(Self)
     }
 
     /// Bytes of all files.
@@ -167,11 +168,11 @@ fn may_ask(path: &Path, about: &Metadata) -> bool {
 }
 
 /// Reads a file in large blocks by several threads, which also take the page faults of new memory between them.
-fn read(file: &File, bytes: u64) -> io::Result<Region> {
+fn read(file: &File, bytes: u64, progress: &(dyn Fn(u64) + Sync)) -> io::Result<Region> {
     let len = usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
     let mut region = Region::zeroed(len)?;
     let shared = SharedBytes(region.as_mut_ptr());
-    in_blocks(len, &|_| {}, &|block| {
+    in_blocks(len, progress, &|block| {
         // SAFETY: the block lies within the region, and no two calls get overlapping ones
         let part = unsafe { std::slice::from_raw_parts_mut(shared.at(block.start), block.len()) };
         file.read_exact_at(part, block.start as u64)

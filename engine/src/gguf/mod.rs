@@ -83,11 +83,18 @@ impl Gguf {
     /// # Errors
     /// A file that is missing, cut short or malformed; each error names the file, the field and the offset.
     pub fn open(path: &Path, mode: LoadMode) -> Result<Self> {
+        Self::open_with(path, mode, &|_| {})
+    }
+
+    /// As [`Gguf::open`]; `progress` hears how many bytes have been read so far where files are read, on any thread.
+    pub fn open_with(path: &Path, mode: LoadMode, progress: &(dyn Fn(u64) + Sync)) -> Result<Self> {
         let paths = split_set(path)?;
         let mut contents = Vec::with_capacity(paths.len());
         let mut headers = Vec::with_capacity(paths.len());
+        let mut before = 0;
         for path in &paths {
-            let content = Content::open(path, mode)?;
+            let content = Content::open(path, mode, &|done| progress(before + done))?;
+            before += content.bytes().len() as u64;
             let header = parse::header(content.bytes()).map_err(|e| in_file(e, path))?;
             headers.push(header);
             contents.push(content);
@@ -177,13 +184,7 @@ impl Gguf {
     }
     /// Keeps all files from being evicted or swapped, as far as the system allows.
     pub fn lock(&self) -> Locked {
-        let mut all = Locked { bytes: 0, warning: None };
-        for content in &self.contents {
-            let one = memory::lock(content.bytes());
-            all.bytes += one.bytes;
-            all.warning = all.warning.or(one.warning);
-        }
-        all
+        self.contents.iter().map(|content| memory::lock(content.bytes())).fold(Locked::default(), Locked::and)
     }
     /// Bytes of all files.
     pub fn file_bytes(&self) -> u64 {

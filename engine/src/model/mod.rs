@@ -84,23 +84,46 @@ impl Model {
         Ok(Self { gguf, hyperparameters, tokenizer, weights, isa, locked: Locked::default(), rearranged: None })
     }
 
-    /// As [`Self::load`], set up as `config` asks for: mapped pages are brought in where all of them fit into the memory
-    /// that can be had (`progress` hears how many bytes are done so far), weights are rearranged, and what products read is
-    /// locked if wanted. That locking was refused is no error: see [`Self::lock_warning`].
+    /// As [`Self::load`], set up as `config` asks for: weights are rearranged, what a pass reads in mapped files is brought in
+    /// where all of it fits into the memory that can be had, and what products read is locked if wanted. That locking was
+    /// refused is no error: see [`Self::lock_warning`]. `progress` hears how many bytes are done so far, on any thread.
     pub fn for_config(path: &Path, config: &EngineConfig, progress: &(dyn Fn(u64) + Sync)) -> Result<Self> {
-        let mut model = Self::load(path, &LoadOptions { mmap: config.mmap, isa: None })?;
-        // a model that does not fit would push its own first pages out again
-        if memory::available_bytes().is_none_or(|available| model.gguf.mapped_bytes() <= available) {
-            model.gguf.page_in(progress);
-        }
-        model.repack(config, progress)?;
+        let mode = if config.mmap { LoadMode::Map } else { LoadMode::Read };
+        let mut model = Self::from_gguf(Gguf::open_with(path, mode, progress)?, None)?;
+        let read_bytes = model.gguf.anonymous_bytes();
+        model.repack(config, &|done| progress(read_bytes + done))?;
+        model.page_in(&|done| progress(read_bytes + model.repack_bytes() + done));
         if config.mlock {
-            model.locked = match &model.rearranged {
-                None => model.gguf.lock(),
-                Some(all) => memory::lock(all),
-            };
+            model.locked = model.lock();
         }
         Ok(model)
+    }
+
+    /// What a pass reads in mapped files; nothing when that is more than the memory that can be had, since it would push its
+    /// own first pages out again.
+    fn page_in(&self, progress: &(dyn Fn(u64) + Sync)) {
+        let fits = |bytes: u64| memory::available_bytes().is_none_or(|available| bytes <= available);
+        if self.rearranged.is_none() {
+            if fits(self.gguf.mapped_bytes()) {
+                self.gguf.page_in(progress);
+            }
+            return;
+        }
+        let left = || self.weights.left_in_file().map(|matrix| matrix.rows_in_file(&self.gguf).data);
+        if self.gguf.mapped_bytes() > 0 && fits(left().map(|data| data.len() as u64).sum()) {
+            let mut before = 0;
+            for data in left() {
+                memory::page_in(data, &|done| progress(before + done));
+                before += data.len() as u64;
+            }
+        }
+    }
+
+    /// Keeps what products read in memory.
+    fn lock(&self) -> Locked {
+        let Some(rearranged) = &self.rearranged else { return self.gguf.lock() };
+        let left = self.weights.left_in_file().map(|matrix| memory::lock(matrix.rows_in_file(&self.gguf).data));
+        left.fold(memory::lock(rearranged), Locked::and)
     }
 
     /// How weights are rearranged: `none`, or `strips-8`.

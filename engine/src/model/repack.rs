@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Rows that a thread packs at a time.
 const CHUNK_ROWS: usize = 32 * STRIP_ROWS;
+/// Jobs between the one that is packed and the one whose bytes are asked for meanwhile: some megabytes.
+const JOBS_AHEAD: usize = 16;
 /// A matrix begins at a multiple of this, bytes: a cache line.
 const ALIGN_BYTES: usize = 64;
 
@@ -25,6 +27,12 @@ struct Job<'a> {
     weights: WeightRows<'a>,
     rows: Range<usize>,
     out: &'a mut [u8],
+}
+
+impl<'a> Job<'a> {
+    fn bytes(&self) -> &'a [u8] {
+        self.weights.bytes_of(self.rows.clone())
+    }
 }
 
 impl Model {
@@ -103,18 +111,31 @@ fn push_jobs<'a>(jobs: &mut Vec<Job<'a>>, isa: Isa, weights: WeightRows<'a>, row
     }
 }
 
-/// Packs by as many threads as the process has cores, in the order of the file, and lets go of the pages that were read.
-fn run_jobs(isa: Isa, jobs: Vec<Job<'_>>, mapped: bool, progress: &(dyn Fn(u64) + Sync)) {
+/// Packs by as many threads as the process has cores, in the order of the file, each byte of which is read once: pages are
+/// asked for some jobs ahead, mapped for their own job, and let go after it.
+fn run_jobs(isa: Isa, mut jobs: Vec<Job<'_>>, mapped: bool, progress: &(dyn Fn(u64) + Sync)) {
+    jobs.sort_unstable_by_key(|job| job.bytes().as_ptr());
+    if mapped {
+        jobs.iter().take(JOBS_AHEAD).for_each(|job| memory::fetch(job.bytes()));
+    }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = jobs.len().clamp(1, cores);
     let (jobs, done) = (Mutex::new(jobs.into_iter()), AtomicU64::new(0));
+    let take = || {
+        let mut jobs = jobs.lock().unwrap_or_else(|e| e.into_inner());
+        let next = jobs.next();
+        (next, jobs.as_slice().get(JOBS_AHEAD - 1).map(Job::bytes))
+    };
     let serve = || {
-        loop {
-            let next = jobs.lock().unwrap_or_else(|e| e.into_inner()).next();
-            let Some(Job { weights, rows, out }) = next else { return };
-            kernels::pack(isa, weights, rows.clone(), out);
-            memory::let_go(weights.bytes_of(rows), mapped);
-            let bytes = out.len() as u64;
+        while let (Some(job), ahead) = take() {
+            let from = job.bytes();
+            if mapped {
+                ahead.into_iter().for_each(memory::fetch);
+                memory::bring_in(from);
+            }
+            kernels::pack(isa, job.weights, job.rows, job.out);
+            memory::let_go(from, mapped);
+            let bytes = job.out.len() as u64;
             progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes);
         }
     };
@@ -126,3 +147,6 @@ fn run_jobs(isa: Isa, jobs: Vec<Job<'_>>, mapped: bool, progress: &(dyn Fn(u64) 
         serve();
     });
 }
+
+#[cfg(test)]
+mod tests;

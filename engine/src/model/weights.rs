@@ -43,6 +43,11 @@ impl Matrix {
         self.packed.as_ref().map_or(self.info.bytes(), |(_, at)| at.len())
     }
 
+    /// Whether the kernels take the weights from elsewhere than the file.
+    pub fn is_packed(&self) -> bool {
+        self.packed.is_some()
+    }
+
     /// From now on the kernels take the weights from there, in strips of rows.
     pub fn set_packed(&mut self, region: Arc<Region>, at: Range<usize>) {
         self.packed = Some((region, at));
@@ -134,6 +139,18 @@ impl Weights {
             .iter_mut()
             .flat_map(|l| [&mut l.query, &mut l.key, &mut l.value, &mut l.output, &mut l.gate, &mut l.up, &mut l.down]);
         layers.chain([&mut self.head])
+    }
+
+    /// The matrices that a pass reads in the file, each tensor once. The embedding is not among them where it is rearranged
+    /// as the head: a token reads one row of it.
+    pub fn left_in_file(&self) -> impl Iterator<Item = &Matrix> {
+        let layers = self
+            .layers
+            .iter()
+            .flat_map(|l| [&l.query, &l.key, &l.value, &l.output, &l.gate, &l.up, &l.down])
+            .chain([&self.head])
+            .filter(|m| !m.is_packed());
+        layers.chain(Some(&self.embedding).filter(|e| e.info.name != self.head.info.name))
     }
 
     /// Binds every tensor that the architecture needs. Model errors name the tensor that is missing, has another shape

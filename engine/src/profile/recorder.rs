@@ -68,6 +68,7 @@ struct Current {
     layer: Option<u16>,
     cost: Cost,
     start_ns: u64,
+    regions: u64,
     regions_ns: u64,
     regions_busy_ns: u64,
 }
@@ -141,6 +142,7 @@ impl Recorder {
             layer: layer.and_then(|layer| u16::try_from(layer).ok()),
             cost,
             start_ns: now,
+            regions: 0,
             regions_ns: 0,
             regions_busy_ns: 0,
         });
@@ -206,6 +208,7 @@ impl Book {
         profile.worker_busy_ns[0][phase as usize] += outside_ns;
         let total = &mut profile.totals[phase as usize][operator as usize];
         total.calls += 1;
+        total.regions += current.regions;
         total.wall_ns += wall_ns;
         total.busy_ns += outside_ns + current.regions_busy_ns;
         total.synchronisation_ns += (threads * current.regions_ns).saturating_sub(current.regions_busy_ns);
@@ -223,6 +226,7 @@ impl Book {
         let Some(current) = &mut self.current else { return };
         let start_ns = self.region_start_ns;
         let (operator, layer) = (current.operator, current.layer);
+        current.regions += 1;
         current.regions_ns += end_ns.saturating_sub(start_ns);
         let workers = self.profile.workers.iter_mut().zip(&mut self.profile.worker_busy_ns);
         for (slot, (spans, busy_ns)) in slots.iter().zip(workers) {

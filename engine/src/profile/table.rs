@@ -138,7 +138,9 @@ pub fn table(name: &str, profile: &Profile, ceilings: Option<&Ceilings>) -> Stri
         }
         let _ = writeln!(out, "{}\n", line(&sum(&rows, wall_ms)));
         let busy = profile.worker_busy_ns(phase).map(|ns| format!("{:.1} %", ns as f64 / wall_ms / 1e4));
-        let _ = writeln!(out, "at work, by worker: {}\n", busy.collect::<Vec<_>>().join(", "));
+        let regions = Operator::ALL.map(|o| profile.total(phase, o).regions).iter().sum::<u64>() as f64 / passes as f64;
+        let busy = busy.collect::<Vec<_>>().join(", ");
+        let _ = writeln!(out, "at work, by worker: {busy}; parallel regions a pass: {regions:.1}\n");
     }
     if profile.dropped_events > 0 {
         let _ = writeln!(out, "{} events dropped from the trace; the table has them all\n", profile.dropped_events);

@@ -83,7 +83,7 @@ pub fn config(args: &Args) -> Result<EngineConfig> {
 
 /// Opens the model as `config` asks for; what was not granted is told on stderr.
 pub fn open(path: &Path, config: &EngineConfig) -> Result<Arc<Model>> {
-    let progress = Progress::new("paging in the model");
+    let progress = Progress::new("reading the model");
     let model = Model::for_config(path, config, &|done| progress.tell(done))?;
     progress.end();
     if let Some(warning) = model.lock_warning() {

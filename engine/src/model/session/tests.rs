@@ -147,3 +147,55 @@ fn coded_caches_stay_close_to_half_precision() {
         assert!(error > 0.0 && coded_bytes * share.1 == bytes * share.0);
     }
 }
+
+#[test]
+fn which_logits_are_wanted_changes_nothing_in_the_cache() {
+    for file in ["tiny-pd-1.3m-Q8_0.gguf", "tiny-gemma3-Q8_0.gguf", "tiny-qwen2-Q8_0.gguf"] {
+        let model = model(file);
+        let after = |which| {
+            let mut session = Session::build(model.clone(), &config(256), &CacheOptions::default(), 32).unwrap();
+            // two batches and a part of one
+            let of_prompt = session.forward(&ids(75, 1), which).unwrap().to_vec();
+            (of_prompt, session.forward(&[7], Logits::Last).unwrap().to_vec())
+        };
+        let ((none, a), (last, b), (all, c)) = (after(Logits::None), after(Logits::Last), after(Logits::All));
+        assert!(none.is_empty() && a == b && b == c, "{file}: the next token's logits differ");
+        let of_all = &all[all.len() - last.len()..];
+        let worst = last.iter().zip(of_all).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+        assert!(worst < 0.05, "{file}: {worst} between the last logits alone and the last of all");
+    }
+}
+
+#[test]
+fn gate_and_up_may_want_their_inputs_in_different_formats() {
+    use crate::gguf::{Gguf, LoadMode, TensorType, Writer};
+    let folder = tempfile::tempdir().unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/models/tiny-pd-1.3m-Q8_0.gguf");
+    let gguf = Gguf::open(&path, LoadMode::Map).unwrap();
+    let mut writer = Writer::new(gguf.metadata().clone());
+    for tensor in gguf.tensors() {
+        let (mut tensor_type, mut bytes) = (tensor.tensor_type, gguf.data(tensor).to_vec());
+        if tensor.name.contains("ffn_up") {
+            // the same numbers as floats, for which activations are not rounded
+            let mut floats = vec![0.0; tensor.elements() as usize];
+            crate::quant::dequantise_row(tensor_type, &bytes, &mut floats);
+            (tensor_type, bytes) = (TensorType::F32, floats.iter().flat_map(|v| v.to_le_bytes()).collect());
+        }
+        writer.tensor_bytes(&tensor.name, &tensor.shape, tensor_type, bytes).unwrap();
+    }
+    let mixed = folder.path().join("mixed.gguf");
+    writer.write(&mixed).unwrap();
+    let logits = |path: &Path, threads| {
+        let model = Arc::new(Model::load(path, &LoadOptions::default()).unwrap());
+        let config = EngineConfig { threads, ..config(64) };
+        let mut session = Session::new(model, &config).unwrap();
+        let mut all = session.forward(&ids(30, 1), Logits::Last).unwrap().to_vec();
+        all.extend_from_slice(session.forward(&[7], Logits::Last).unwrap());
+        all
+    };
+    let (plain, mixed, by_two) = (logits(&path, 1), logits(&mixed, 1), logits(&mixed, 2));
+    assert!(mixed == by_two, "another number of threads, other logits");
+    let squares: f32 = mixed.iter().zip(&plain).map(|(a, b)| (a - b) * (a - b)).sum();
+    let relative = (squares / plain.iter().map(|v| v * v).sum::<f32>()).sqrt();
+    assert!(relative > 0.0 && relative < 0.05, "{relative}");
+}

@@ -1,0 +1,86 @@
+//! Loading with rearranged weights: what is read, told and locked.
+
+use super::*;
+use crate::gguf::{LoadMode, TensorType, Writer};
+use std::path::{Path, PathBuf};
+
+/// A model whose head is its own and of halves, which have no strips; all else is Q4_0.
+fn with_head_of_halves(folder: &Path) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/models/tiny-llama-Q4_0.gguf");
+    let gguf = Gguf::open(&path, LoadMode::Map).unwrap();
+    let mut writer = Writer::new(gguf.metadata().clone());
+    for tensor in gguf.tensors().iter().filter(|t| t.name != "output.weight") {
+        writer.tensor_bytes(&tensor.name, &tensor.shape, tensor.tensor_type, gguf.data(tensor).to_vec()).unwrap();
+    }
+    let shape = &gguf.tensor("token_embd.weight").unwrap().shape;
+    let halves = (0..shape.iter().product::<u64>()).map(|i| half::f16::from_f32((i % 17) as f32 / 64.0 - 0.125));
+    let bytes = halves.flat_map(half::f16::to_le_bytes).collect();
+    writer.tensor_bytes("output.weight", shape, TensorType::F16, bytes).unwrap();
+    let to = folder.join("half-head.gguf");
+    writer.write(&to).unwrap();
+    to
+}
+
+/// Bytes of the tensors that a pass reads in the file once all that can be is rearranged.
+fn left_bytes(model: &Model) -> u64 {
+    let gguf = model.gguf();
+    ["token_embd.weight", "output.weight"].map(|name| gguf.data(gguf.tensor(name).unwrap()).len() as u64).iter().sum()
+}
+
+#[test]
+fn progress_tells_of_all_bytes_on_every_way_of_loading() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = with_head_of_halves(folder.path());
+    let file_bytes = std::fs::metadata(&path).unwrap().len();
+    for (mmap, repack) in [(true, Repack::Off), (false, Repack::Off), (true, Repack::Auto)] {
+        let config = EngineConfig { mmap, repack, ..EngineConfig::default() };
+        let told = AtomicU64::new(0);
+        let tell = |done| {
+            told.fetch_max(done, Ordering::Relaxed);
+        };
+        let model = Model::for_config(&path, &config, &tell).unwrap();
+        let rearranged = model.repack_bytes();
+        assert_eq!(rearranged > 0, repack == Repack::Auto && kernels::Isa::detect().name() == "avx2");
+        let expected = if rearranged > 0 { rearranged + left_bytes(&model) } else { file_bytes };
+        assert_eq!(told.into_inner(), expected, "mmap {mmap} {repack:?}");
+    }
+}
+
+/// Whether the kernel keeps the page at this address in memory, as it says itself.
+#[cfg(target_os = "linux")]
+fn is_locked(address: usize) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut inside = false;
+    for line in maps.lines() {
+        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        let hex = |text| usize::from_str_radix(text, 16).ok();
+        if let Some((Some(start), Some(end))) = range.map(|(start, end)| (hex(start), hex(end))) {
+            inside = (start..end).contains(&address);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
+            return flags.split_whitespace().any(|flag| flag == "lo");
+        }
+    }
+    panic!("no mapping at {address:#x}")
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_products_read_is_locked_also_where_the_head_has_no_strips() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = with_head_of_halves(folder.path());
+    let config = EngineConfig { mlock: true, ..EngineConfig::default() };
+    let model = Model::for_config(&path, &config, &|_| {}).unwrap();
+    let head = model.weights.head.rows_in_file(model.gguf()).data;
+    assert!(!model.weights.head.is_packed() && model.weights.head.tensor_type() == TensorType::F16);
+    if let Some(warning) = model.lock_warning() {
+        // without the right to lock that much, the refusal is told, and nothing is claimed that is not so
+        assert!(warning.contains("not locked in memory"), "{warning}");
+        assert!(model.locked_bytes() < model.repack_bytes() + left_bytes(&model));
+        return;
+    }
+    assert!(is_locked(head.as_ptr() as usize) && is_locked(head.as_ptr() as usize + head.len() - 1));
+    let rearranged = model.rearranged.as_ref();
+    assert!(rearranged.is_none_or(|all| is_locked(all.as_ptr() as usize)));
+    let all = if rearranged.is_some() { model.repack_bytes() + left_bytes(&model) } else { model.gguf().file_bytes() };
+    assert_eq!(model.locked_bytes(), all);
+}

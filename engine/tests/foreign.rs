@@ -100,9 +100,21 @@ fn emulate(foreign: &Foreign, cpu: Option<&str>, program: &Path, arguments: &[&s
     (stdout, stderr)
 }
 
+/// What `--repack` may say where there are strips, and what farmhand must then say that it has.
+const REPACKS: [(&str, &str); 2] = [("off", "none"), ("on", "strips-8")];
+/// The same where there are none.
+const NO_REPACK: [(&str, &str); 1] = [("auto", "none")];
+
 /// Runs the recorded cases of these models through `farmhand`: every position's choice, all at once, and the text a token
-/// at a time. `isa` must be what farmhand says it used.
-fn farmhand_answers_as_recorded(test: &str, foreign: &Foreign, cpu: Option<&str>, farmhand: &Path, isa: &str) {
+/// at a time, for each of `repacks` with the same logits. `isa` must be what farmhand says it used.
+fn farmhand_answers_as_recorded(
+    test: &str,
+    foreign: &Foreign,
+    cpu: Option<&str>,
+    farmhand: &Path,
+    isa: &str,
+    repacks: &[(&str, &str)],
+) {
     let answers = known_answers("tiny-pd-1.3m.json");
     let folder = tempfile::tempdir().unwrap();
     let mut compared = 0;
@@ -114,18 +126,25 @@ fn farmhand_answers_as_recorded(test: &str, foreign: &Foreign, cpu: Option<&str>
             let (prompt, generated) = (ids(&case["prompt_ids"]), ids(&case["generated_ids"]));
             let list = folder.path().join("ids.json");
             std::fs::write(&list, serde_json::to_string(&[&prompt[..], &generated[..]].concat()).unwrap()).unwrap();
-            let arguments = ["logits", "-m", model, "-t", "2", "--top", "1", "--ids", list.to_str().unwrap()];
-            let (lines, _) = emulate(foreign, cpu, farmhand, &arguments);
-            let chosen = |line: &str| serde_json::from_str::<Value>(line).unwrap()["top"][0]["id"].as_u64().unwrap();
-            let chosen: Vec<u32> = lines.lines().map(|line| chosen(line) as u32).collect();
-            assert_eq!(chosen[prompt.len() - 1..chosen.len() - 1], generated, "{what}");
-
             let text = case["prompt"].as_str().unwrap();
-            let arguments = ["generate", "-m", model, "-t", "2", "--special", "-c", "128", "-n", "64", "-p", text];
-            let (said, talk) = emulate(foreign, cpu, farmhand, &arguments);
-            assert!(said.starts_with(case["text"].as_str().unwrap()), "{what}: {said}");
-            let used = talk.lines().any(|line| line.split_whitespace().next() == Some(isa));
-            assert!(used, "{what}: {isa} was not used: {talk}");
+            let mut first = None;
+            for (repack, layout) in repacks {
+                let what = format!("{what}, repack {repack}");
+                let asked = ["-m", model, "-t", "2", "--repack", repack];
+                let arguments = ["logits", "--top", "1", "--ids", list.to_str().unwrap()];
+                let (lines, _) = emulate(foreign, cpu, farmhand, &[&arguments[..], &asked].concat());
+                let chosen =
+                    |line: &str| serde_json::from_str::<Value>(line).unwrap()["top"][0]["id"].as_u64().unwrap();
+                let chosen: Vec<u32> = lines.lines().map(|line| chosen(line) as u32).collect();
+                assert_eq!(chosen[prompt.len() - 1..chosen.len() - 1], generated, "{what}");
+                assert_eq!(first.get_or_insert_with(|| lines.clone()), &lines, "{what}");
+
+                let arguments = ["generate", "--special", "-c", "128", "-n", "64", "-p", text];
+                let (said, talk) = emulate(foreign, cpu, farmhand, &[&arguments[..], &asked].concat());
+                assert!(said.starts_with(case["text"].as_str().unwrap()), "{what}: {said}");
+                let used = format!("{isa} kernels, repack {layout},");
+                assert!(talk.contains(&used), "{what}: not {used} {talk}");
+            }
             compared += 1;
         }
     }
@@ -138,7 +157,7 @@ fn farmhand_answers_as_recorded_on_every_generation_of_64_bit_arm() {
     let Some(folder) = toolchain(test, &AARCH64) else { return };
     let farmhand = named(&build(&folder, &AARCH64, &["build", "--bin", "farmhand"]), "farmhand");
     for (cpu, isa) in CPUS {
-        farmhand_answers_as_recorded(test, &AARCH64, Some(cpu), &farmhand, isa);
+        farmhand_answers_as_recorded(test, &AARCH64, Some(cpu), &farmhand, isa, &REPACKS);
         let (probe, _) = emulate(&AARCH64, Some(cpu), &farmhand, &["probe"]);
         let found: Value = serde_json::from_str(&probe).unwrap();
         let extensions = found["isa"].as_array().unwrap();
@@ -164,7 +183,7 @@ fn farmhand_answers_as_recorded_on_32_bit_arm() {
     let test = "farmhand_answers_as_recorded_on_32_bit_arm";
     let Some(folder) = toolchain(test, &ARMV7) else { return };
     let farmhand = named(&build(&folder, &ARMV7, &["build", "--bin", "farmhand"]), "farmhand");
-    farmhand_answers_as_recorded(test, &ARMV7, None, &farmhand, "scalar");
+    farmhand_answers_as_recorded(test, &ARMV7, None, &farmhand, "scalar", &NO_REPACK);
 }
 
 #[test]
@@ -172,5 +191,5 @@ fn farmhand_answers_as_recorded_on_64_bit_risc_v() {
     let test = "farmhand_answers_as_recorded_on_64_bit_risc_v";
     let Some(folder) = toolchain(test, &RISCV64) else { return };
     let farmhand = named(&build(&folder, &RISCV64, &["build", "--bin", "farmhand"]), "farmhand");
-    farmhand_answers_as_recorded(test, &RISCV64, None, &farmhand, "scalar");
+    farmhand_answers_as_recorded(test, &RISCV64, None, &farmhand, "scalar", &NO_REPACK);
 }

@@ -229,6 +229,36 @@ fn an_activation_that_is_not_finite_shows_in_the_product() {
     }
 }
 
+/// AVX2 and NEON have the same bytes for strips, which are what these numbers were made from.
+#[test]
+fn strips_have_the_same_bytes_on_every_instruction_set_that_has_them() {
+    // FNV-1a, 64 bits, of 11 rows of noise
+    let recorded: [(TensorType, u64); 10] = [
+        (TensorType::Q4_0, 0x5747_38fc_7a91_e6ea),
+        (TensorType::Q4_1, 0x2389_eaf7_e1d9_57be),
+        (TensorType::Q5_0, 0x38f7_e3e7_82d9_4879),
+        (TensorType::Q5_1, 0xc28d_4ea4_4440_b2c4),
+        (TensorType::Q8_0, 0x6b8c_767d_a04f_4336),
+        (TensorType::Q2K, 0xa6ef_4764_e5ac_646a),
+        (TensorType::Q3K, 0xb2aa_fef0_04f5_5a45),
+        (TensorType::Q4K, 0x6f2c_3a47_8d02_f226),
+        (TensorType::Q5K, 0x9b86_fdd2_7854_c4f8),
+        (TensorType::Q6K, 0x1f1d_c638_979a_a660),
+    ];
+    let (rows, cols) = (11, 512);
+    for (tensor_type, expected) in recorded {
+        let data: Vec<u8> = (0..rows).flat_map(|r| noise_row(tensor_type, cols, r as u64 + 3)).collect();
+        let weights = WeightRows { layout: Layout::Rows, tensor_type, cols, data: &data };
+        for isa in Isa::available() {
+            for (_, strips) in layouts(isa, weights, rows).into_iter().filter(|(layout, _)| *layout == Layout::Strips) {
+                let add = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+                let found = strips.iter().fold(0xcbf2_9ce4_8422_2325, add);
+                assert_eq!(found, expected, "{isa:?} {tensor_type}: {found:#018x}");
+            }
+        }
+    }
+}
+
 /// On Arm, text depends neither on the processor's generation nor on the layout, nor on how many tokens are run together.
 #[test]
 #[cfg(target_arch = "aarch64")]

@@ -6,7 +6,7 @@ use farmgate_engine::protocol::{
     Arm, EngineConfig, ExitCause, Fingerprint, Finite, ReasonCode, SelfProof, Telemetry, TokenTimes, Validity,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Name of a run: 1 to 64 characters of `[a-z0-9-]`, so that it is safe as a file name everywhere.
@@ -233,7 +233,7 @@ pub struct Sample {
 }
 
 /// Names a series: the same thing measured again and again.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SeriesKey {
     /// Device.
@@ -242,6 +242,15 @@ pub struct SeriesKey {
     pub scenario: String,
     /// Metric with qualifier.
     pub metric: String,
+    /// How the engine was set up: what differs in context, threads, cores, cache or layout of weights is another series.
+    pub config: EngineConfig,
+}
+
+impl SeriesKey {
+    /// Device, scenario and metric: what is shown, and by what series are sorted.
+    fn name(&self) -> (&str, &str, &str) {
+        (&self.device, &self.scenario, &self.metric)
+    }
 }
 
 /// One cell's contribution to a series: the median of its valid repetitions, or why there is none.
@@ -278,18 +287,26 @@ impl RunData {
     pub fn series(&self) -> Vec<Series> {
         let mut out = Vec::new();
         for device in &self.devices {
-            let mut metrics: BTreeMap<(&str, &str), Vec<&CellData>> = BTreeMap::new();
+            let mut metrics: BTreeSet<(&str, &str)> = BTreeSet::new();
+            let mut configs: Vec<&EngineConfig> = Vec::new();
             for cell in &device.cells {
-                for sample in &cell.samples {
-                    metrics.entry((&cell.scenario, &sample.metric)).or_default();
+                metrics.extend(cell.samples.iter().map(|sample| (cell.scenario.as_str(), sample.metric.as_str())));
+                if !configs.contains(&&cell.config) {
+                    configs.push(&cell.config);
                 }
             }
-            for ((scenario, metric), cells) in &mut metrics {
-                cells.extend(device.cells.iter().filter(|c| c.scenario == *scenario));
+            let all = metrics.iter().flat_map(|metric| configs.iter().map(move |config| (metric, *config)));
+            for ((scenario, metric), config) in all {
+                let is_mine = |c: &&CellData| c.scenario == *scenario && c.config == *config;
+                let cells: Vec<&CellData> = device.cells.iter().filter(is_mine).collect();
+                if cells.is_empty() {
+                    continue;
+                }
                 let key = SeriesKey {
                     device: device.facts.device.clone(),
                     scenario: (*scenario).to_owned(),
                     metric: (*metric).to_owned(),
+                    config: config.clone(),
                 };
                 let of = |arm: Arm| -> Vec<Observation> {
                     cells.iter().filter(|c| c.arm == arm).map(|c| c.observation(metric)).collect()
@@ -297,7 +314,8 @@ impl RunData {
                 out.push(Series { key, baseline: of(Arm::Baseline), candidate: of(Arm::Candidate) });
             }
         }
-        out.sort_by(|a, b| a.key.cmp(&b.key));
+        // stable: set-ups of the same metric stay in the order in which they were measured
+        out.sort_by(|a, b| a.key.name().cmp(&b.key.name()));
         out
     }
 }

@@ -133,6 +133,47 @@ fn a_comparison_can_be_judged_and_reported_again_from_its_journal() {
     }
 }
 
+/// A model of noise with so many layers.
+fn noise(project: &Project, layers: u32, seed: u64) -> String {
+    let shape = format!("layers={layers},hidden=256,ffn=768,heads=4,kv-heads=2,vocab=512");
+    let shape = farmgate_engine::synth::Shape::parse(&shape).unwrap();
+    let name = format!("noise-{layers}-{seed}.gguf");
+    farmgate_engine::synth::write(&shape, "Q8_0", seed, &project.path().join(&name)).unwrap();
+    name
+}
+
+// field report E11: releases that were 8 to 40 % slower went out unnoticed
+#[test]
+fn a_slower_candidate_is_no_go_by_metric_and_size_and_an_equal_one_is_not() {
+    let project = Project::new();
+    let scenario = "summary = \"pace\"\nrepetitions = 6\npairs = 6\ncontext-tokens = 256\ntimeout-s = 60\nthreads = 1\n\
+                    [[step]]\nload = {}\n[[step]]\nwarm-up = { prompt-tokens = 8, decode-tokens = 8 }\n\
+                    [[step]]\ndecode = { decode-tokens = 48, repetitions = 5 }\n";
+    let policy = "summary = \"pace\"\n[[rule]]\nname = \"decode speed\"\nmetric = \"decode-tps\"\nseverity = \"critical\"\n\
+                  regression-percent-max = 25\n";
+    std::fs::create_dir(project.path().join("scenarios")).unwrap();
+    std::fs::write(project.path().join("scenarios/pace.toml"), scenario).unwrap();
+    std::fs::write(project.path().join("pace-policy.toml"), policy).unwrap();
+    let (baseline, equal, slower) = (noise(&project, 2, 1), noise(&project, 2, 2), noise(&project, 8, 1));
+    let compare = |candidate: &str| {
+        project.run(&["pace", "--model", candidate, "--baseline-model", &baseline, "--policy", "pace-policy.toml"])
+    };
+    let out = compare(&slower);
+    let said = text(&out.stdout);
+    assert_eq!(out.status.code(), Some(1), "{said}{}", text(&out.stderr));
+    assert!(said.starts_with("NO-GO"), "{said}");
+    let line = said
+        .lines()
+        .find(|line| line.contains("decode-tps@0") && line.contains('%'))
+        .unwrap_or_else(|| panic!("{said}"));
+    // four times the layers: the head and the embedding aside, a quarter of the speed
+    let worst = line.split(|c: char| !c.is_ascii_digit() && c != '.').filter_map(|word| word.parse::<f64>().ok());
+    assert!(worst.fold(0.0, f64::max) > 40.0, "the size is told: {line}");
+    let out = compare(&equal);
+    let said = text(&out.stdout);
+    assert!(matches!(out.status.code(), Some(0 | 3)) && !said.starts_with("NO-GO"), "{said}{}", text(&out.stderr));
+}
+
 #[test]
 fn a_run_is_judged_again_by_the_policy_it_ran_with() {
     let project = Project::new();

@@ -58,7 +58,8 @@ pub(super) struct Evidence<'a> {
 impl<'a> Evidence<'a> {
     /// Cells of the series' scenario on this device.
     pub fn cells(&self) -> impl Iterator<Item = &'a CellData> {
-        self.device.cells.iter().filter(|c| c.scenario == self.series.key.scenario)
+        let key = &self.series.key;
+        self.device.cells.iter().filter(|c| c.scenario == key.scenario && c.config == key.config)
     }
 
     pub fn arm_cells(&self, arm: Arm) -> Vec<&'a CellData> {

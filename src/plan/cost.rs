@@ -109,6 +109,33 @@ mod tests {
         assert_eq!(load_timeout_ms(&model(u64::MAX)), TIMEOUT_S_MAX * 1000);
     }
 
+    // field report E1: 28 token/s with 3 threads, 0.26 with 5
+    #[test]
+    fn a_cell_at_a_hundredth_of_its_speed_is_ended_before_a_third_of_the_time_that_it_would_take() {
+        let steps = [Step::Decode { decode_tokens: 512, at_depth: 0, repetitions: 3 }];
+        for parameters in [500_000_000, 1_500_000_000, 7_000_000_000] {
+            let facts = model(parameters);
+            let (own_s, at_speed_s) = (60, work_s(&TYPICAL, &facts, &steps));
+            let budget_s = cell_timeout_ms(own_s, &facts, &steps) as f64 / 1000.0;
+            assert!(budget_s - own_s as f64 <= 100.0 * at_speed_s / 3.0, "{parameters}: {budget_s} s");
+            // and twice the work gets twice the time
+            let twice = [steps[0].clone(), steps[0].clone()];
+            let twice_s = cell_timeout_ms(own_s, &facts, &twice) as f64 / 1000.0;
+            assert!(
+                (twice_s - own_s as f64 - 2.0 * (budget_s - own_s as f64)).abs() < 0.01,
+                "{parameters}: {twice_s} s"
+            );
+        }
+    }
+
+    // field report E31
+    #[test]
+    fn twice_the_model_gets_twice_the_time_to_load_beyond_the_base() {
+        let beyond = |parameters| load_timeout_ms(&model(parameters)) - LOAD_BASE_MS;
+        assert_eq!(beyond(4_000_000_000), 100_000);
+        assert_eq!(beyond(8_000_000_000), 2 * beyond(4_000_000_000));
+    }
+
     #[test]
     fn a_budget_is_always_longer_than_the_estimate() {
         let steps = [Step::Decode { decode_tokens: 128, at_depth: 512, repetitions: 3 }];

@@ -8,7 +8,7 @@ pub use steps::{tokens_needed, tokens_of_case};
 
 use crate::config::{self, Checker, Document, Folders, shipped};
 use crate::error::{Error, Place, Result, nearest};
-use farmgate_engine::protocol::{CpuClusters, CpuList, EngineConfig, GoldenCase, KvType, Repack, Step};
+use farmgate_engine::protocol::{CpuClusters, CpuList, EngineConfig, GoldenCase, KvPolicy, KvType, Repack, Step};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use toml::Spanned;
@@ -65,7 +65,10 @@ struct ScenarioToml {
     threads_batch: Option<Spanned<u32>>,
     cpus: Option<Spanned<CpuList>>,
     cpu_clusters: Option<Spanned<CpuClusters>>,
-    kv_type: Option<KvType>,
+    kv_type: Option<Spanned<KvType>>,
+    kv_type_k: Option<Spanned<KvType>>,
+    kv_type_v: Option<Spanned<KvType>>,
+    kv_policy: Option<Spanned<KvPolicy>>,
     mmap: Option<bool>,
     mlock: Option<bool>,
     repack: Option<Repack>,
@@ -101,6 +104,7 @@ fn read_scenario(document: &Document) -> Result<(Scenario, Place, Vec<Error>)> {
     check.within_if_there("threads", typed.threads.as_ref(), 0..=THREADS_MAX);
     check.within_if_there("threads-batch", typed.threads_batch.as_ref(), 0..=THREADS_MAX);
     check_cores(&mut check, &typed);
+    check_cache(&mut check, &typed);
     check.within_if_there("timeout-s", Some(&typed.timeout_s), 1..=TIMEOUT_S_MAX);
     let bare = |value: Option<Spanned<u32>>, default: u32| value.map_or(default, Spanned::into_inner);
     let default = EngineConfig::default();
@@ -110,11 +114,15 @@ fn read_scenario(document: &Document) -> Result<(Scenario, Place, Vec<Error>)> {
         cpus: typed.cpus.map_or(default.cpus, Spanned::into_inner),
         cpu_clusters: typed.cpu_clusters.map(Spanned::into_inner),
         context_tokens: bare(typed.context_tokens, default.context_tokens),
-        kv_type: typed.kv_type.unwrap_or(default.kv_type),
+        kv_policy: typed.kv_policy.map_or(default.kv_policy, Spanned::into_inner),
         mmap: typed.mmap.unwrap_or(default.mmap),
         mlock: typed.mlock.unwrap_or(default.mlock),
         repack: typed.repack.unwrap_or(default.repack),
+        ..default
     };
+    let both = typed.kv_type.map_or(config.kv_type, Spanned::into_inner);
+    let one = |value: Option<Spanned<KvType>>| value.map_or(both, Spanned::into_inner);
+    let config = config.with_kv_types(one(typed.kv_type_k), one(typed.kv_type_v));
     steps::check(&mut check, &typed.step, config.context_tokens);
     let scenario = Scenario {
         name,
@@ -144,6 +152,23 @@ fn check_cores(check: &mut Checker<'_>, typed: &ScenarioToml) {
             let what = format!("{} threads do not fit the {cores} cores of `cpus`", threads.get_ref());
             check.fault(threads.span(), what, "name as many cores as threads, or ask for fewer threads");
         }
+    }
+}
+
+/// The cache's types are named in one way, and its policy keeps something that fits.
+fn check_cache(check: &mut Checker<'_>, typed: &ScenarioToml) {
+    if typed.kv_type.is_some() {
+        for (key, apart) in [("kv-type-k", &typed.kv_type_k), ("kv-type-v", &typed.kv_type_v)] {
+            if let Some(apart) = apart {
+                let what = format!("`kv-type` and `{key}` both name a cache type");
+                check.fault(apart.span(), what, "keep `kv-type` for both, or name keys and values apart");
+            }
+        }
+    }
+    let Some(policy) = &typed.kv_policy else { return };
+    let context = typed.context_tokens.as_ref().map_or(EngineConfig::default().context_tokens, |c| *c.get_ref());
+    if let Err(fault) = policy.get_ref().check(context as usize) {
+        check.fault(policy.span(), fault.what(), fault.hint_text().unwrap_or_default());
     }
 }
 

@@ -74,6 +74,35 @@ fn scenario(keys: &str) -> Result<Scenario> {
 }
 
 #[test]
+fn types_of_cached_keys_and_values_are_read_together_or_apart_and_a_policy_must_fit_the_context() {
+    let types = |keys: &str| {
+        let config = scenario(keys).unwrap().config;
+        (config.kv_type, config.value_type(), config.kv_policy.to_string())
+    };
+    let full = || "full".to_owned();
+    assert_eq!(types(""), (KvType::F16, KvType::F16, full()));
+    assert_eq!(types("kv-type = \"q8_0\""), (KvType::Q8_0, KvType::Q8_0, full()));
+    assert_eq!(types("kv-type-k = \"q8_0\""), (KvType::Q8_0, KvType::F16, full()));
+    assert_eq!(types("kv-type-v = \"q4_0\""), (KvType::F16, KvType::Q4_0, full()));
+    let apart = "kv-type-k = \"q8_0\"\nkv-type-v = \"q4_0\"\nkv-policy = \"sink:4+252\"";
+    assert_eq!(types(apart), (KvType::Q8_0, KvType::Q4_0, "sink:4+252".to_owned()));
+    for (keys, expected) in [
+        (
+            "kv-type = \"f16\"\nkv-type-v = \"q8_0\"",
+            "`kv-type` and `kv-type-v` both name a cache type\n  --> scenarios/s.toml:6:",
+        ),
+        ("kv-policy = \"ring:3\"", "unknown kv policy `ring:3`"),
+        (
+            "context-tokens = 64\nkv-policy = \"window:65\"",
+            "keeps 0 + 65 positions does not fit a context of 64\n  --> scenarios/s.toml:6:",
+        ),
+    ] {
+        let fault = scenario(keys).unwrap_err().to_string();
+        assert!(fault.contains(expected) && fault.contains("hint: "), "{keys}: {fault}");
+    }
+}
+
+#[test]
 fn cores_are_read_in_their_order_and_faults_point_at_their_key() {
     let read = scenario("threads-batch = 2\ncpus = \"6-7,0\"\nmlock = true").unwrap().config;
     assert_eq!((read.cpus.cpus(), read.threads, read.threads_batch, read.mlock), (&[6, 7, 0][..], 0, 2, true));

@@ -5,12 +5,16 @@ use crate::protocol::{CellPlan, Step};
 /// A load may take this many times as long as reading the same files took when they were hashed.
 const LOAD_TIMES_READING: f64 = 4.0;
 
+/// Less than this says nothing of storage: what takes its time there is opening files.
+pub(super) const TELLING_BYTES: u64 = 16 << 20;
+
 /// What is known of a cell's model when it is about to be loaded.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ModelReading {
     /// Bytes of all files.
     pub bytes: u64,
-    /// Speed at which they were read in this run, bytes a second; `None` when nobody read them.
+    /// Speed at which they were read in this run, bytes a second; `None` when nobody read them, or too little
+    /// was read to tell.
     pub bytes_per_s: Option<f64>,
 }
 

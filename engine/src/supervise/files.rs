@@ -1,6 +1,6 @@
 //! The model's files before a cell: are they the plan's, and are they in the page cache or out of it?
 
-use super::budget::ModelReading;
+use super::budget::{ModelReading, TELLING_BYTES};
 use crate::error::{EngineError, Result};
 use crate::execute::FileIdentity;
 use crate::gguf::split_set;
@@ -79,7 +79,10 @@ impl Hashes {
     pub(super) fn reading(&self, files: &[FileIdentity]) -> ModelReading {
         let (bytes, took) = self.read;
         let rate = bytes as f64 / took.as_secs_f64().max(1e-9);
-        ModelReading { bytes: files.iter().map(|f| f.bytes).sum(), bytes_per_s: Some(rate).filter(|_| bytes > 0) }
+        ModelReading {
+            bytes: files.iter().map(|f| f.bytes).sum(),
+            bytes_per_s: Some(rate).filter(|_| bytes >= TELLING_BYTES),
+        }
     }
 }
 
@@ -163,7 +166,9 @@ mod tests {
         let Verdict::Same(files) = hashes.verify(&model(&path, &abc), &|| false).unwrap() else { panic!() };
         assert_eq!(files[0].bytes, 3);
         let reading = hashes.reading(&files);
-        assert!(reading.bytes == 3 && reading.bytes_per_s.is_some_and(|rate| rate > 0.0), "{reading:?}");
+        assert_eq!(reading, ModelReading { bytes: 3, bytes_per_s: None }, "three bytes say nothing of storage");
+        hashes.read.0 = TELLING_BYTES;
+        assert!(hashes.reading(&files).bytes_per_s.is_some_and(|rate| rate > 0.0));
         // a hash that is known needs no reading: nobody is asked whether to go on
         let never = || -> bool { panic!("read again") };
         assert!(matches!(hashes.verify(&model(&path, &abc), &never).unwrap(), Verdict::Same(_)));

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # bochs.sh FOLDER PROGRAM [ARGUMENT...]: runs a program for Linux on an emulated processor with AVX-VNNI and AVX-512 VNNI
 # (Bochs 3.0, its model of Sapphire Rapids), for machines that have neither. Packages of Debian 13 are downloaded under an
-# apt state of their own and unpacked into FOLDER (500 MB); nothing is installed, no rights are asked. What the program
-# prints comes on stdout. Booting takes a minute or two, and then all is a few hundred times slower than the machine itself, so
-# choose few tests:
+# apt state of their own and unpacked into FOLDER (250 MB); nothing is installed, no rights are asked. What the program
+# prints comes on stdout. Booting takes half a minute on an idle machine, and then all is a few hundred times slower than
+# the machine itself, so choose few tests:
 #
 #   cargo test -p farmgate-engine --lib --no-run     # names the program
 #   PROPTEST_CASES=2 tools/bochs.sh .cache/bochs PROGRAM kernels::tests::on_x86 kernels::tests::all --test-threads=1
@@ -43,10 +43,9 @@ fetch() {
 
 # Programs of that Debian, with its own loader and libraries.
 with_its_libraries() {
-  local program=$1 libraries=$root/usr/lib/x86_64-linux-gnu
+  local program=$1
   shift
-  LTDL_LIBRARY_PATH=$libraries/bochs/plugins BXSHARE=$root/usr/share/bochs "$root/usr/lib64/ld-linux-x86-64.so.2" \
-    --library-path "$libraries:$libraries/pulseaudio" "$root/usr/bin/$program" "$@"
+  "$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "$root/usr/lib/x86_64-linux-gnu" "$root/usr/bin/$program" "$@"
 }
 
 # A root file system of the program, its libraries and what starts it.
@@ -95,12 +94,16 @@ echo c >"$work/go"
 
 # Its screen is a terminal that nobody looks at; the serial line is what the program prints.
 : >"$work/serial"
-export -f with_its_libraries
-export root
-TERM=xterm script -qfc "bash -c 'exec 3>$work/pid; echo \$\$ >&3; with_its_libraries bochs-bin -q -f $work/bochsrc -rc $work/go'" \
-  /dev/null </dev/null >/dev/null 2>&1 &
+libraries=$root/usr/lib/x86_64-linux-gnu
+cat >"$work/start" <<EOF
+echo \$\$ >"$work/pid"
+export TERM=xterm LTDL_LIBRARY_PATH="$libraries/bochs/plugins" BXSHARE="$root/usr/share/bochs"
+exec "$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "$libraries:$libraries/pulseaudio" \
+  "$root/usr/bin/bochs-bin" -q -f "$work/bochsrc" -rc "$work/go"
+EOF
+script -qfc "bash '$work/start'" /dev/null </dev/null >/dev/null 2>&1 &
 emulator=$!
-trap 'kill "$emulator" 2>/dev/null || true; pkill -P "$(cat "$work/pid" 2>/dev/null)" 2>/dev/null || true; rm -rf "$work"' EXIT
+trap 'kill -KILL "$(cat "$work/pid")" 2>/dev/null || true; wait "$emulator" 2>/dev/null || true; rm -rf "$work"' EXIT
 deadline=$((SECONDS + ${TIMEOUT_S:-1800}))
 until grep -q '^end-of-output' "$work/serial"; do
   kill -0 "$emulator" 2>/dev/null || die "the emulator ended: $(tail -n 1 "$work/log")" "look at what FOLDER holds"

@@ -9,7 +9,7 @@ pub(super) const MBU_MAX: f64 = 1.1;
 const CACHE_BYTES_UNKNOWN: u64 = 64 << 20;
 
 /// Bytes that a decode read a second / what this device reads at best.
-pub(super) fn utilisation(bytes_per_token: u64, tokens_per_s: f64, bandwidth: ReadBandwidth) -> f64 {
+pub(super) fn mbu_of(bytes_per_token: u64, tokens_per_s: f64, bandwidth: ReadBandwidth) -> f64 {
     bytes_per_token as f64 * tokens_per_s / (bandwidth.read_gb_per_s * 1e9)
 }
 
@@ -28,7 +28,7 @@ mod tests {
     fn a_decode_that_claims_more_than_memory_can_give_is_invalid_unless_the_weights_fit_the_cache() {
         let phone = ReadBandwidth { read_gb_per_s: 30.0, last_level_cache_bytes: Some(8_000_000) };
         let weights = 500_000_000;
-        let mbu = |tokens_per_s| utilisation(weights + 10_000_000, tokens_per_s, phone);
+        let mbu = |tokens_per_s| mbu_of(weights + 10_000_000, tokens_per_s, phone);
         assert_eq!(mbu(50.0), 0.85);
         assert_eq!(mbu(1500.0), 25.5);
         assert_eq!(objection(mbu(50.0), weights, phone), None);

@@ -1,6 +1,6 @@
 //! The steps of a cell, and how their samples are made.
 
-use super::bandwidth::{objection, utilisation};
+use super::bandwidth::{mbu_of, objection};
 use super::prompt::Prompt;
 use super::{Engine, Errand};
 use crate::error::Result;
@@ -194,7 +194,7 @@ impl<'a, E: Engine> Steps<'a, E> {
         let mbu = self.errand.bandwidth.map(|bandwidth| {
             // the token in the middle stands for all: what is read grows evenly
             let bytes = self.engine.bytes_per_token(depth + gaps.len() / 2);
-            (utilisation(bytes, tokens_per_s, bandwidth), bandwidth)
+            (mbu_of(bytes, tokens_per_s, bandwidth), bandwidth)
         });
         let beyond = mbu.and_then(|(mbu, bandwidth)| objection(mbu, self.engine.facts().weight_bytes, bandwidth));
         let spoiled = spoiled.or(beyond);

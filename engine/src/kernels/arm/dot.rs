@@ -1,5 +1,8 @@
 //! The products of 8-bit codes: what each generation of processors has for them, and the order in which it wants them.
 
+// Registers are indexed by step and half strip; iterators over parallel arrays would hide which is which.
+#![allow(clippy::needless_range_loop)]
+
 use super::STRIP;
 use std::arch::aarch64::*;
 use std::arch::asm;

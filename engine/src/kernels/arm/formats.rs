@@ -283,7 +283,7 @@ unsafe fn paired_nibbles<const G: usize>(at: *const u8) -> [uint8x16_t; 2] {
     // SAFETY: the caller's promise.
     unsafe {
         let both = load_32(at.add(G / 2 * 32));
-        both.map(|b| if G % 2 == 0 { vandq_u8(b, vdupq_n_u8(15)) } else { vshrq_n_u8::<4>(b) })
+        both.map(|b| if G.is_multiple_of(2) { vandq_u8(b, vdupq_n_u8(15)) } else { vshrq_n_u8::<4>(b) })
     }
 }
 

@@ -157,7 +157,7 @@ fn put_planes<F: Format, const G: usize>(blocks: Blocks<'_>, out: &mut [u8]) {
     // SAFETY: blocks are whole; NEON is part of every 64-bit Arm.
     let rows = blocks.map(|block| unsafe {
         let stored = |codes| vaddq_s8(vshlq_s8(codes, vdupq_n_s8(-(F::SHIFT as i8))), vdupq_n_s8(F::STEPS));
-        block.map_or([vdupq_n_s8(0); 2], |block| F::codes::<G>(block.as_ptr()).map(|codes| stored(codes)))
+        block.map_or([vdupq_n_s8(0); 2], |block| F::codes::<G>(block.as_ptr()).map(stored))
     });
     for half in 0..2 {
         let steps = Dotprod::arrange_weights(std::array::from_fn(|r| rows[half * STRIP + r]));

@@ -149,7 +149,7 @@ fn a_slower_candidate_is_no_go_by_metric_and_size_and_an_equal_one_is_not() {
     let scenario = "summary = \"pace\"\nrepetitions = 6\npairs = 6\ncontext-tokens = 256\ntimeout-s = 60\nthreads = 1\n\
                     [[step]]\nload = {}\n[[step]]\nwarm-up = { prompt-tokens = 8, decode-tokens = 8 }\n\
                     [[step]]\ndecode = { decode-tokens = 48, repetitions = 5 }\n";
-    let policy = "summary = \"pace\"\n[[rule]]\nname = \"decode speed\"\nmetric = \"decode-tps\"\nseverity = \"critical\"\n\
+    let policy = "summary = \"pace\"\n[[rule]]\nname = \"decode-speed\"\nmetric = \"decode-tps\"\nseverity = \"critical\"\n\
                   regression-percent-max = 25\n";
     std::fs::create_dir(project.path().join("scenarios")).unwrap();
     std::fs::write(project.path().join("scenarios/pace.toml"), scenario).unwrap();

@@ -162,13 +162,13 @@ fn a_slower_candidate_is_no_go_by_metric_and_size_and_an_equal_one_is_not() {
     let said = text(&out.stdout);
     assert_eq!(out.status.code(), Some(1), "{said}{}", text(&out.stderr));
     assert!(said.starts_with("NO-GO"), "{said}");
-    let line = said
-        .lines()
-        .find(|line| line.contains("decode-tps@0") && line.contains('%'))
-        .unwrap_or_else(|| panic!("{said}"));
-    // four times the layers: the head and the embedding aside, a quarter of the speed
-    let worst = line.split(|c: char| !c.is_ascii_digit() && c != '.').filter_map(|word| word.parse::<f64>().ok());
-    assert!(worst.fold(0.0, f64::max) > 40.0, "the size is told: {line}");
+    // the terminal breaks lines where it likes
+    let told = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let beginning = "decode-tps@0 in pace, at most 25 % lower than the baseline: broken; candidate / baseline = ";
+    let (_, size) = told.split_once(beginning).unwrap_or_else(|| panic!("{said}"));
+    // four times the layers are, the head and the embedding aside, a quarter of the speed
+    let number = size.split(|c: char| !c.is_ascii_digit() && c != '.').find_map(|word| word.parse::<f64>().ok());
+    assert!(number.is_some_and(|ratio| ratio > 0.0 && ratio < 0.75), "the size is told: {size}");
     let out = compare(&equal);
     let said = text(&out.stdout);
     assert!(matches!(out.status.code(), Some(0 | 3)) && !said.starts_with("NO-GO"), "{said}{}", text(&out.stderr));

@@ -149,12 +149,12 @@ fn a_slower_candidate_is_no_go_by_metric_and_size_and_an_equal_one_is_not() {
     let scenario = "summary = \"pace\"\nrepetitions = 6\npairs = 6\ncontext-tokens = 256\ntimeout-s = 60\nthreads = 1\n\
                     [[step]]\nload = {}\n[[step]]\nwarm-up = { prompt-tokens = 8, decode-tokens = 8 }\n\
                     [[step]]\ndecode = { decode-tokens = 48, repetitions = 5 }\n";
-    let policy = "summary = \"pace\"\n[[rule]]\nname = \"decode speed\"\nmetric = \"decode-tps\"\nseverity = \"critical\"\n\
+    let policy = "summary = \"pace\"\n[[rule]]\nname = \"decode-speed\"\nmetric = \"decode-tps\"\nseverity = \"critical\"\n\
                   regression-percent-max = 25\n";
     std::fs::create_dir(project.path().join("scenarios")).unwrap();
     std::fs::write(project.path().join("scenarios/pace.toml"), scenario).unwrap();
     std::fs::write(project.path().join("pace-policy.toml"), policy).unwrap();
-    let (baseline, equal, slower) = (noise(&project, 2, 1), noise(&project, 2, 2), noise(&project, 8, 1));
+    let (baseline, equal, slower) = (noise(&project, 2, 1), noise(&project, 2, 2), noise(&project, 32, 1));
     let compare = |candidate: &str| {
         project.run(&["pace", "--model", candidate, "--baseline-model", &baseline, "--policy", "pace-policy.toml"])
     };
@@ -162,13 +162,13 @@ fn a_slower_candidate_is_no_go_by_metric_and_size_and_an_equal_one_is_not() {
     let said = text(&out.stdout);
     assert_eq!(out.status.code(), Some(1), "{said}{}", text(&out.stderr));
     assert!(said.starts_with("NO-GO"), "{said}");
-    let line = said
-        .lines()
-        .find(|line| line.contains("decode-tps@0") && line.contains('%'))
-        .unwrap_or_else(|| panic!("{said}"));
-    // four times the layers: the head and the embedding aside, a quarter of the speed
-    let worst = line.split(|c: char| !c.is_ascii_digit() && c != '.').filter_map(|word| word.parse::<f64>().ok());
-    assert!(worst.fold(0.0, f64::max) > 40.0, "the size is told: {line}");
+    // the terminal breaks lines where it likes
+    let told = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let beginning = "decode-tps@0 in pace, at most 25 % lower than the baseline: broken; candidate / baseline = ";
+    let (_, size) = told.split_once(beginning).unwrap_or_else(|| panic!("{said}"));
+    // sixteen times the layers: so much slower that no scatter of a busy machine hides it
+    let number = size.split(|c: char| !c.is_ascii_digit() && c != '.').find_map(|word| word.parse::<f64>().ok());
+    assert!(number.is_some_and(|ratio| ratio > 0.0 && ratio < 0.75), "the size is told: {size}");
     let out = compare(&equal);
     let said = text(&out.stdout);
     assert!(matches!(out.status.code(), Some(0 | 3)) && !said.starts_with("NO-GO"), "{said}{}", text(&out.stderr));

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Rows that a thread packs at a time.
-const CHUNK_ROWS: usize = 32 * STRIP_ROWS;
-/// Jobs between the one that is packed and the one whose bytes are asked for meanwhile: some megabytes.
-const JOBS_AHEAD: usize = 16;
+/// Bytes that a thread packs at a time: smaller ones spend their time on asking for pages and giving them back.
+const JOB_BYTES: usize = 4 << 20;
+/// Jobs between the one that is packed and the one whose bytes are asked for meanwhile.
+const JOBS_AHEAD: usize = 8;
 /// A matrix begins at a multiple of this, bytes: a cache line.
 const ALIGN_BYTES: usize = 64;
 
@@ -102,8 +102,10 @@ fn pack_all(
 }
 
 fn push_jobs<'a>(jobs: &mut Vec<Job<'a>>, isa: Isa, weights: WeightRows<'a>, rows: usize, mut out: &'a mut [u8]) {
-    for first in (0..rows).step_by(CHUNK_ROWS) {
-        let rows = first..rows.min(first + CHUNK_ROWS);
+    let strip_bytes = (weights.data.len() / rows.max(1) * STRIP_ROWS).max(1);
+    let job_rows = (JOB_BYTES / strip_bytes).max(1) * STRIP_ROWS;
+    for first in (0..rows).step_by(job_rows) {
+        let rows = first..rows.min(first + job_rows);
         let size = kernels::strips_bytes(isa, weights.tensor_type, weights.cols, rows.len()).expect("it has a form");
         let piece;
         (piece, out) = out.split_at_mut(size);

@@ -6,6 +6,7 @@
 pub mod error;
 pub mod hash;
 pub mod text;
+pub mod talk;
 pub mod clock;
 pub mod protocol;
 pub mod tree;

@@ -1,7 +1,6 @@
 //! `farmhand`: parse, call the verb, print error and hint, exit code.
 
 use farmgate_engine::error::EngineError;
-use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -10,15 +9,14 @@ fn main() -> ExitCode {
         .map(|word| {
             word.into_string().map_err(|word| {
                 EngineError::usage(format!("an argument is not UTF-8: {}", word.to_string_lossy()))
-                    .hint("rename the file, or give a path of UTF-8 characters")
+                    .hint("give texts as UTF-8, and rename files whose names are not")
             })
         })
         .collect();
     match argv.and_then(|argv| farmgate_engine::verb::dispatch(&argv)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            // stderr may be closed as well; that must not turn an error into a panic
-            let _ = writeln!(std::io::stderr(), "error: {error}");
+            farmgate_engine::talk::say(format_args!("error: {error}"));
             ExitCode::from(error.exit_code())
         }
     }

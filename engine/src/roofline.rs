@@ -12,6 +12,7 @@ use crate::pool::Pool;
 use crate::protocol::EngineConfig;
 use buffer::{Buffer, Pages};
 use serde::{Deserialize, Serialize};
+use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
@@ -21,6 +22,8 @@ pub const ROUNDS: u32 = 9;
 pub const ROUNDS_QUICK: u32 = 5;
 /// More rounds than this are refused.
 pub const ROUNDS_MAX: u32 = 1000;
+/// Most bytes that a stored roofline may have.
+const ROOFLINE_BYTES_MAX: u64 = 1 << 20;
 /// Bytes that a worker reads at a time: long enough for the prefetchers, short enough to even out unequal cores.
 const READ_CHUNK_BYTES: usize = 4 << 20;
 /// Units of arithmetic for each worker in a round.
@@ -158,9 +161,13 @@ impl Roofline {
     /// else, or has a rate that is no positive number.
     pub fn read(path: &Path) -> Result<Self> {
         let place = || path.display().to_string();
-        let text =
-            std::fs::read_to_string(path).map_err(|e| EngineError::io("cannot read the roofline", &e).at(place()))?;
         let made_by = "`farmhand roofline -o json` prints what belongs there";
+        let file =
+            std::fs::File::open(path).map_err(|e| EngineError::io("cannot read the roofline", &e).at(place()))?;
+        let mut text = String::new();
+        file.take(ROOFLINE_BYTES_MAX)
+            .read_to_string(&mut text)
+            .map_err(|e| EngineError::io("cannot read the roofline", &e).at(place()).hint(made_by))?;
         let roofline: Self = serde_json::from_str(&text)
             .map_err(|e| EngineError::protocol(format!("not a roofline: {e}")).at(place()).hint(made_by))?;
         let rates = |p: &Point| [p.read_gb_per_s(), p.f32_gflop_per_s.median, p.int8_gop_per_s.median];

@@ -20,7 +20,7 @@ impl Reference {
         let model = Model::for_config(Path::new(&cell.model.path), &cell.config, &|_| {})?;
         if let Some(warning) = model.lock_warning() {
             // what a child says here stands in the journal
-            eprintln!("warning: {warning}");
+            crate::talk::talk!("warning: {warning}");
         }
         let model = Arc::new(model);
         Ok(Self { session: Session::new(model, &cell.config)?, config: cell.config.clone() })

@@ -231,7 +231,7 @@ impl<'a, E: Engine> Steps<'a, E> {
             if self.matches(case)? {
                 equal += 1;
             } else {
-                eprintln!("golden case `{}` differs", crate::text::escaped(case.name.as_bytes(), 100));
+                crate::talk::talk!("golden case `{}` differs", crate::text::escaped(case.name.as_bytes(), 100));
             }
         }
         self.golden_failed |= equal < cases.len();
@@ -260,7 +260,7 @@ impl<'a, E: Engine> Steps<'a, E> {
         let faults = self.engine.affinity_faults();
         let fault = faults.first()?;
         if !self.moved.replace(true) {
-            eprintln!("{fault}");
+            crate::talk::talk!("{fault}");
         }
         Some(ReasonCode::AffinityDiffers)
     }

@@ -26,7 +26,7 @@ impl Bandwidths {
         let found = match measured {
             Ok(Ok(bandwidth)) => Some(bandwidth),
             Ok(Err(error)) => {
-                eprintln!("warning: memory bandwidth is not known, so there is no mbu: {}", error.what());
+                crate::talk::talk!("warning: memory bandwidth is not known, so there is no mbu: {}", error.what());
                 None
             }
             Err(_) => None,

@@ -170,7 +170,7 @@ impl Supervisor<'_> {
             if self.must_stop() {
                 return Ok(Ending::Interrupted);
             }
-            eprintln!("cell {} ({}, {}), attempt {attempt}", cell.cell, cell.scenario, cell.arm.as_str());
+            crate::talk::talk!("cell {} ({}, {}), attempt {attempt}", cell.cell, cell.scenario, cell.arm.as_str());
             match self.run_attempt(cell, attempt)? {
                 After::Stop => return Ok(Ending::Interrupted),
                 After::Next => return Ok(Ending::Complete),

@@ -54,7 +54,7 @@ impl Tokenizer {
     pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
         let tokenizer = Self::new(&VocabularyData::from_metadata(metadata)?)?;
         if let Some(warning) = tokenizer.warning() {
-            eprintln!("warning: {warning}");
+            crate::talk::talk!("warning: {warning}");
         }
         Ok(tokenizer)
     }

@@ -5,6 +5,7 @@ use super::draft::{self, Draft, DraftReport, describe};
 use super::json;
 use super::profile::{self, Profiling};
 use super::setup;
+use super::stdout;
 use crate::error::{EngineError, Result};
 use crate::generate::{Continue, GenerateOptions, Generation, generate};
 use crate::model::{Model, Session};
@@ -14,7 +15,6 @@ use crate::sampler::Sampler;
 use crate::speculative::Speculation;
 use crate::tokenizer::StreamDecoder;
 use serde::Serialize;
-use std::io::Write;
 use std::path::Path;
 
 /// `farmhand generate`.
@@ -79,7 +79,7 @@ fn run(args: &Args) -> Result<u8> {
     let mut session = setup::session(&model, &config)?;
     let hashes = args.has("--proof").then(|| proof::hash_model(&model));
     for line in proof::lines(&Facts::of_session(&session, &config).prove(hashes, "none")?) {
-        eprintln!("{line}");
+        crate::talk::talk!("{line}");
     }
 
     let mut text = Text::new(&model, special, args.has("--json"));
@@ -94,12 +94,7 @@ fn run(args: &Args) -> Result<u8> {
         }
     };
     profiling.keep(&mut session, args.require("--model")?);
-    let text = match text.finish() {
-        // the reader has seen enough
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(0),
-        Err(e) => return Err(EngineError::io("cannot write to stdout", &e)),
-        Ok(text) => text,
-    };
+    let text = text.finish()?;
     if !generation.logits_finite {
         return Err(EngineError::model("logits are not finite numbers").at(path.display().to_string()));
     }
@@ -108,9 +103,9 @@ fn run(args: &Args) -> Result<u8> {
         json::print(&answer(&session, &ids, &generation, text, draft), true)?;
         return Ok(0);
     }
-    eprintln!("{}", timings(&session, ids.len(), &generation));
+    crate::talk::talk!("{}", timings(&session, ids.len(), &generation));
     if let Some(acceptance) = acceptance {
-        eprintln!("{}", describe(&acceptance));
+        crate::talk::talk!("{}", describe(&acceptance));
     }
     drop(session);
     profiling.finish()?;
@@ -123,7 +118,7 @@ struct Text<'m> {
     decoder: StreamDecoder<'m>,
     special: bool,
     kept: Option<String>,
-    failed: Option<std::io::Error>,
+    failed: Option<EngineError>,
 }
 
 impl<'m> Text<'m> {
@@ -145,8 +140,7 @@ impl<'m> Text<'m> {
             kept.push_str(text);
             return Continue::Yes;
         }
-        let mut stdout = std::io::stdout().lock();
-        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        match stdout::put(format_args!("{text}")) {
             Ok(()) => Continue::Yes,
             Err(e) => {
                 self.failed = Some(e);
@@ -156,7 +150,7 @@ impl<'m> Text<'m> {
     }
 
     /// The text that was kept; empty when it went to stdout.
-    fn finish(mut self) -> std::io::Result<String> {
+    fn finish(mut self) -> Result<String> {
         let rest = self.decoder.finish();
         self.put(&rest);
         if self.kept.is_none() {
@@ -216,13 +210,18 @@ fn read_prompt(given: &str) -> Result<String> {
 fn sampler(args: &Args) -> Result<Sampler> {
     let temperature: f32 = args.number("--temp", 0.0)?;
     if !temperature.is_finite() || temperature < 0.0 {
-        return Err(EngineError::usage(format!("a temperature of {temperature} makes no sense")));
+        let what = format!("a temperature of {temperature} makes no sense");
+        return Err(EngineError::usage(what).hint("0 takes the likeliest token, 1 draws as the model says"));
     }
-    let (top_k, top_p, min_p) =
-        (args.number("--top-k", 40)?, args.number("--top-p", 0.95)?, args.number("--min-p", 0.05)?);
+    let share = |name: &str, default: f32| match args.number(name, default)? {
+        share if (0.0..=1.0).contains(&share) => Ok(share),
+        other => Err(EngineError::usage(format!("`{name} {other}` is no share")).hint("a number from 0 to 1")),
+    };
+    let (top_k, top_p, min_p) = (args.number("--top-k", 40)?, share("--top-p", 0.95)?, share("--min-p", 0.05)?);
+    let seed = args.number("--seed", 0)?;
     Ok(match temperature {
         0.0 => Sampler::greedy(),
-        _ => Sampler::seeded(args.number("--seed", 0)?, temperature, top_k, top_p, min_p),
+        _ => Sampler::seeded(seed, temperature, top_k, top_p, min_p),
     })
 }
 

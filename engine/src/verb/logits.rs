@@ -2,11 +2,11 @@
 
 use super::args::{Args, Flag, Verb};
 use super::setup;
+use super::stdout;
 use crate::error::{EngineError, Result};
 use crate::model::Logits;
 use crate::protocol::EngineConfig;
 use crate::quality::read_ids;
-use std::io::Write;
 use std::path::Path;
 
 /// `farmhand logits`.
@@ -40,17 +40,13 @@ fn run(args: &Args) -> Result<u8> {
     let model = setup::open(path, &config)?;
     let mut session = setup::session(&model, &config)?;
 
-    let mut stdout = std::io::stdout().lock();
     let mut position = 0;
     for chunk in ids.chunks(LOGITS_TOKENS) {
         let logits = session.forward(chunk, Logits::All)?;
         for (row, id) in logits.chunks_exact(model.vocab()).zip(chunk) {
             let line = serde_json::json!({ "position": position, "id": id, "top": top_logits(row, top) });
             position += 1;
-            match writeln!(stdout, "{line}") {
-                Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(0),
-                outcome => outcome.map_err(|e| EngineError::io("cannot write to stdout", &e))?,
-            }
+            stdout::put(format_args!("{line}\n"))?;
         }
     }
     if !session.logits_finite() {

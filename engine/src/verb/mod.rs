@@ -17,6 +17,7 @@ mod progress;
 mod roofline;
 mod run;
 mod setup;
+mod stdout;
 mod stop;
 mod tokenize;
 mod warm;
@@ -43,17 +44,24 @@ pub const VERBS: &[&Verb] = &[
 
 /// Carries out one command line (without the program's name) and returns the exit code.
 pub fn dispatch(argv: &[String]) -> Result<u8> {
+    match carry_out(argv) {
+        Err(_) if stdout::reader_gone() => Ok(0),
+        outcome => outcome,
+    }
+}
+
+fn carry_out(argv: &[String]) -> Result<u8> {
     let Some(word) = argv.first() else {
-        print!("{}", help());
+        stdout::put(format_args!("{}", help()))?;
         return Ok(2);
     };
     match word.as_str() {
         "-h" | "--help" | "help" => {
-            print!("{}", help());
+            stdout::put(format_args!("{}", help()))?;
             return Ok(0);
         }
         "-V" | "--version" => {
-            println!("farmhand {}", env!("CARGO_PKG_VERSION"));
+            stdout::put(format_args!("farmhand {}\n", env!("CARGO_PKG_VERSION")))?;
             return Ok(0);
         }
         _ => {}
@@ -62,7 +70,7 @@ pub fn dispatch(argv: &[String]) -> Result<u8> {
         EngineError::usage(format!("unknown verb `{word}`")).hint("`farmhand --help` lists the verbs")
     })?;
     if argv[1..].iter().take_while(|a| *a != "--").any(|a| a == "-h" || a == "--help") {
-        print!("{}", verb.help());
+        stdout::put(format_args!("{}", verb.help()))?;
         return Ok(0);
     }
     (verb.run)(&Args::parse(verb, &argv[1..])?)

@@ -2,6 +2,7 @@
 
 use super::args::{Args, Flag, Verb};
 use super::setup;
+use super::stdout;
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::proof::{self, Facts};
 use crate::protocol::EngineConfig;
@@ -55,8 +56,8 @@ fn run(args: &Args) -> Result<u8> {
     if !found.ppl().is_finite() {
         return Err(EngineError::model("perplexity is beyond what a number holds").at(path.display().to_string()));
     }
-    println!(
-        "{}",
+    stdout::put(format_args!(
+        "{}\n",
         serde_json::json!({
             "ppl": found.ppl(),
             "ppl_error": found.ppl_error(),
@@ -65,6 +66,6 @@ fn run(args: &Args) -> Result<u8> {
             "window_tokens": context,
             "proof": Facts::of_session(&session, &config).prove(hashes, "none")?,
         })
-    );
+    ))?;
     Ok(0)
 }

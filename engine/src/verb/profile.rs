@@ -35,23 +35,23 @@ pub struct Profiling {
 }
 
 impl Profiling {
-    /// Creates the trace and reads the ceilings, so that a run does not end with what is known at its begin. Usage error
+    /// Reads the ceilings and creates the trace, so that a run does not end with what is known at its begin. Usage error
     /// for ceilings without a profile; errors of both files.
     pub fn from_args(args: &Args) -> Result<Self> {
+        let ceilings = match args.get("--roofline") {
+            None => None,
+            Some(_) if !args.has("--profile") => {
+                return Err(EngineError::usage("`--roofline` says what to hold a profile against, but there is none")
+                    .hint("add --profile FILE"));
+            }
+            Some(path) => Some((PathBuf::from(path), Roofline::read(Path::new(path))?)),
+        };
         let trace = match args.get("--profile") {
             None => None,
             Some(path) => {
                 let file = File::create(path).map_err(|e| EngineError::io("cannot create the trace", &e).at(path))?;
                 Some((PathBuf::from(path), file))
             }
-        };
-        let ceilings = match args.get("--roofline") {
-            None => None,
-            Some(_) if trace.is_none() => {
-                return Err(EngineError::usage("`--roofline` says what to hold a profile against, but there is none")
-                    .hint("add --profile FILE"));
-            }
-            Some(path) => Some((PathBuf::from(path), Roofline::read(Path::new(path))?)),
         };
         Ok(Self { trace, ceilings, recordings: RefCell::new(Vec::new()) })
     }
@@ -88,10 +88,10 @@ impl Profiling {
         };
         for (name, profile) in &recordings {
             let ceilings = ceilings(&roofline, profile.threads);
-            eprint!("\n{}", table(name, profile, ceilings.as_ref()));
-            eprintln!("{}", about(&source, profile.threads, ceilings.as_ref()));
+            crate::talk::talk!("\n{}", table(name, profile, ceilings.as_ref()).trim_end_matches('\n'));
+            crate::talk::talk!("{}", about(&source, profile.threads, ceilings.as_ref()));
         }
-        eprintln!("trace: {}; the cost of recording is part of all figures of this run", path.display());
+        crate::talk::talk!("trace: {}; the cost of recording is part of all figures of this run", path.display());
         Ok(())
     }
 }

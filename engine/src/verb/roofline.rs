@@ -2,6 +2,7 @@
 
 use super::args::{Args, Flag, Verb};
 use super::json;
+use super::stdout;
 use crate::error::{EngineError, Result};
 use crate::pool::Pool;
 use crate::roofline::{ROUNDS, Rate, Request, Roofline};
@@ -47,7 +48,7 @@ fn run(args: &Args) -> Result<u8> {
     if as_json {
         json::print(&roofline, true)?;
     } else {
-        print!("{}", markdown(&roofline));
+        stdout::put(format_args!("{}", markdown(&roofline)))?;
     }
     Ok(0)
 }

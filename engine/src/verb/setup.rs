@@ -87,7 +87,7 @@ pub fn open(path: &Path, config: &EngineConfig) -> Result<Arc<Model>> {
     let model = Model::for_config(path, config, &|done| progress.tell(done))?;
     progress.end();
     if let Some(warning) = model.lock_warning() {
-        eprintln!("warning: {warning}");
+        crate::talk::talk!("warning: {warning}");
     }
     Ok(Arc::new(model))
 }
@@ -96,7 +96,7 @@ pub fn open(path: &Path, config: &EngineConfig) -> Result<Arc<Model>> {
 pub fn session(model: &Arc<Model>, config: &EngineConfig) -> Result<Session> {
     let session = Session::new(Arc::clone(model), config)?;
     for fault in session.affinity_faults() {
-        eprintln!("warning: {fault}: what is measured is INVALID (affinity-differs)");
+        crate::talk::talk!("warning: {fault}: what is measured is INVALID (affinity-differs)");
     }
     Ok(session)
 }

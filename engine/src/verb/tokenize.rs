@@ -1,11 +1,12 @@
 //! `farmhand tokenize`: the ids of a text as JSON on stdout, or the text of ids.
 
 use super::args::{Args, Flag, Verb};
+use super::stdout;
 use crate::error::{EngineError, Result};
 use crate::gguf::{Gguf, LoadMode};
 use crate::quality::parse_ids;
 use crate::tokenizer::Tokenizer;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::Path;
 
 /// `farmhand tokenize`.
@@ -52,13 +53,9 @@ fn run(args: &Args) -> Result<u8> {
             tokenizer.decode(&ids).into_bytes()
         }
     };
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(&output).and_then(|()| stdout.write_all(b"\n")).and_then(|()| stdout.flush()) {
-        // the reader has seen enough
-        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(0),
-        Err(e) => Err(EngineError::io("cannot write to stdout", &e)),
-        Ok(()) => Ok(0),
-    }
+    let mut out = std::io::stdout().lock();
+    stdout::written(out.write_all(&output).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))?;
+    Ok(0)
 }
 
 enum Input {

@@ -45,7 +45,7 @@ fn run(args: &Args) -> Result<u8> {
         let warmed = warm(Path::new(path), path)?;
         json::print(&warmed, false)?;
         if let Some(kept) = warmed.resident_after_ratio.filter(|kept| *kept < KEPT_RATIO_MIN) {
-            eprintln!(
+            crate::talk::talk!(
                 "warning: only {:.1} % of {path} stayed in the page cache: it will be read again while it is measured\n\n\
                  hint: free memory, or take a smaller model",
                 kept * 100.0

@@ -43,7 +43,7 @@ pub fn measure(subject: &Subject<'_>, draft: &Draft, request: &Request, test: Te
         samples_ns.push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1));
         total.add(acceptance);
     }
-    eprintln!("{}", describe(&total));
+    crate::talk::talk!("{}", describe(&total));
     let measured = Measured { test_time, samples_ns, faults_before };
     let mut row = row(&session, &config, subject, Test { prompt: 0, ..test }, measured)?;
     row.model_type = format!("{} + {}", row.model_type, model_type(&draft.model));

@@ -3,6 +3,7 @@
 use super::args::{Args, Flag, Verb};
 use super::profile::{self, Profiling};
 use super::setup;
+use super::stdout;
 use crate::error::{EngineError, Result};
 use crate::memory::give_back_freed;
 use crate::model::{BATCH_TOKENS_MAX, Logits, Model, Session};
@@ -99,25 +100,32 @@ fn run(args: &Args) -> Result<u8> {
     let request = Request::from_args(args)?;
     let is_sweep = request.depths.len().max(request.threads.len()) > 1;
     let mut printer = Printer::new(request.format, is_sweep);
-    for path in args.all("--model") {
-        let model = setup::open(Path::new(path), &request.config)?;
-        let draft = Draft::from_args(args, &model, &request.config)?;
-        let hashes = request.hash_model.then(|| proof::hash_model(&model));
-        let subject = Subject { path, model, hashes };
-        for test in request.tests() {
-            printer.print(measure(&subject, &request, test)?);
-            if let Some(draft) = draft.as_ref().filter(|_| test.decode > 0) {
-                printer.print(draft::measure(&subject, draft, &request, test)?);
-            }
-        }
-    }
-    printer.finish();
+    let measured = measure_all(args, &request, &mut printer);
+    // a table that was begun is ended, whatever became of the last test
+    printer.finish()?;
+    measured?;
     request.profiling.finish()?;
     match (printer.rows, printer.invalid_rows) {
         (0, _) => Err(EngineError::usage("nothing to measure").hint("give -p or -n a number above 0")),
         (_, 0) => Ok(0),
         _ => Ok(INVALID),
     }
+}
+
+fn measure_all(args: &Args, request: &Request, printer: &mut Printer) -> Result<()> {
+    for path in args.all("--model") {
+        let model = setup::open(Path::new(path), &request.config)?;
+        let draft = Draft::from_args(args, &model, &request.config)?;
+        let hashes = request.hash_model.then(|| proof::hash_model(&model));
+        let subject = Subject { path, model, hashes };
+        for test in request.tests() {
+            printer.print(measure(&subject, request, test)?)?;
+            if let Some(draft) = draft.as_ref().filter(|_| test.decode > 0) {
+                printer.print(draft::measure(&subject, draft, request, test)?)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 impl Request {
@@ -298,10 +306,10 @@ fn repeat(session: &mut Session, request: &Request, test: Test) -> Result<Vec<u6
 /// A repetition for every line on stdin, until it ends.
 fn at_the_callers_pace(once: &mut dyn FnMut() -> Result<u64>) -> Result<Vec<u64>> {
     let mut samples_ns = Vec::new();
-    println!("ready");
+    stdout::put(format_args!("ready\n"))?;
     for _ in std::io::stdin().lines().map_while(std::result::Result::ok) {
         let ns = once()?;
-        println!("{ns}");
+        stdout::put(format_args!("{ns}\n"))?;
         samples_ns.push(ns);
     }
     match samples_ns.is_empty() {

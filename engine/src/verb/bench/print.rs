@@ -2,9 +2,12 @@
 
 use super::memory::MemoryFigures;
 use super::sweep::Sweep;
+use crate::error::Result;
 use crate::proof;
 use crate::protocol::{KvPolicy, ReasonCode, SelfProof};
+use crate::talk::talk;
 use crate::verb::draft::DraftReport;
+use crate::verb::stdout;
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -115,69 +118,76 @@ impl Printer {
         }
     }
 
-    pub fn print(&mut self, mut row: Row) {
+    pub fn print(&mut self, mut row: Row) -> Result<()> {
         row.ratio_to_first = self.sweep.take(&row);
         let row = &row;
         const INFALLIBLE: &str = "a row has string keys and finite numbers only";
         match self.format {
-            Format::JsonLines => println!("{}", serde_json::to_string(row).expect(INFALLIBLE)),
+            Format::JsonLines => stdout::put(format_args!("{}\n", serde_json::to_string(row).expect(INFALLIBLE)))?,
             Format::Json => {
                 let before = if self.rows == 0 { "[\n" } else { ",\n" };
-                print!("{before}{}", serde_json::to_string_pretty(row).expect(INFALLIBLE));
+                stdout::put(format_args!("{before}{}", serde_json::to_string_pretty(row).expect(INFALLIBLE)))?;
             }
             Format::Csv => {
                 if self.rows == 0 {
-                    println!("{}", CSV_COLUMNS.join(","));
+                    stdout::put(format_args!("{}\n", CSV_COLUMNS.join(",")))?;
                 }
-                println!("{}", csv(&serde_json::to_value(row).expect(INFALLIBLE)));
+                stdout::put(format_args!("{}\n", csv(&serde_json::to_value(row).expect(INFALLIBLE))))?;
             }
             Format::Markdown => {
                 if self.rows == 0 {
                     let (title, rule) = if self.with_ratios { (" ratio |", " ---: |") } else { ("", "") };
-                    println!("| model | size | params | threads | mmap | test | t/s |{title}");
-                    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |{rule}");
+                    stdout::put(format_args!(
+                        "| model | size | params | threads | mmap | test | t/s |{title}\n\
+                         | --- | ---: | ---: | ---: | ---: | ---: | ---: |{rule}\n"
+                    ))?;
                 }
                 let ratio = if self.with_ratios { format!(" {:.2} |", row.ratio_to_first) } else { String::new() };
-                println!("{}{ratio}", markdown(row));
+                stdout::put(format_args!("{}{ratio}\n", markdown(row)))?;
             }
         }
         self.rows += 1;
         self.invalid_rows += usize::from(!row.invalid.is_empty());
         for fault in &row.proof.affinity_faults {
-            eprintln!("warning: {}: INVALID ({}): {fault}", row.test(), row.invalid());
+            talk!("warning: {}: INVALID ({}): {fault}", row.test(), row.invalid());
         }
         if let Some(warning) = row.memory.warning() {
-            eprintln!("warning: {}: {warning}", row.test());
+            talk!("warning: {}: {warning}", row.test());
         }
         self.notes.push(format!("{}, {}: {}", row.model_filename, row.test(), row.memory.line()));
         let lines = proof::lines(&row.proof);
         if !self.proofs.contains(&lines) {
             self.proofs.push(lines);
         }
+        Ok(())
     }
 
-    pub fn finish(&self) {
+    pub fn finish(&self) -> Result<()> {
         if self.rows == 0 {
-            return;
+            return Ok(());
         }
-        self.sweep.cliffs().iter().for_each(|cliff| eprintln!("warning: {cliff}"));
+        self.sweep.cliffs().iter().for_each(|cliff| talk!("warning: {cliff}"));
         match self.format {
-            Format::Json => println!("\n]"),
-            Format::JsonLines => {}
+            Format::Json => stdout::put(format_args!("\n]\n")),
+            Format::JsonLines => Ok(()),
             // below the table, as paragraphs of their own
-            Format::Markdown => self.tell(&mut |line| println!("{line}")),
+            Format::Markdown => stdout::put(format_args!("{}\n", self.told())),
             // the columns are llama-bench's and their reader may count them
-            Format::Csv => self.tell(&mut |line| eprintln!("{line}")),
+            Format::Csv => {
+                talk!("{}", self.told());
+                Ok(())
+            }
         }
     }
 
-    fn tell(&self, out: &mut dyn FnMut(&str)) {
-        out("\nmemory, bytes:\n");
-        self.notes.iter().for_each(|note| out(&format!("- {note}")));
+    fn told(&self) -> String {
+        let mut lines = vec!["\nmemory, bytes:\n".to_string()];
+        lines.extend(self.notes.iter().map(|note| format!("- {note}")));
         for proof in &self.proofs {
-            out("\nproof:\n");
-            proof.iter().for_each(|line| out(&format!("- {line}")));
+            lines.push("\nproof:\n".into());
+            lines.extend(proof.iter().map(|line| format!("- {line}")));
         }
+        lines.join("\n")
     }
 }
 

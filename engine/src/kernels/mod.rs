@@ -254,14 +254,14 @@ pub const STRIP_ROWS: usize = 8;
 /// Bytes of `rows` rows of `cols` elements in [`Layout::Strips`], the last strip filled up with zeros; `None` where the
 /// instruction set or the type has no such form.
 pub fn strips_bytes(isa: Isa, tensor_type: TensorType, cols: usize, rows: usize) -> Option<usize> {
-    let block = match isa {
+    let block: Option<usize> = match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni => avx2::strip_block_bytes(tensor_type)?,
+        Isa::Avx2 | Isa::AvxVnni | Isa::Avx512Vnni => avx2::strip_block_bytes(tensor_type),
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => arm::strip_block_bytes(tensor_type)?,
-        _ => return None,
+        Isa::Neon | Isa::NeonDotprod | Isa::NeonI8mm => arm::strip_block_bytes(tensor_type),
+        _ => None,
     };
-    Some(rows.div_ceil(STRIP_ROWS) * (cols / tensor_type.block_elements()) * block)
+    block.map(|bytes| rows.div_ceil(STRIP_ROWS) * (cols / tensor_type.block_elements()) * bytes)
 }
 
 /// Puts rows that begin at a strip in [`Layout::Strips`] into `out`, which has the [`strips_bytes`] of as many rows.

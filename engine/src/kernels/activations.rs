@@ -205,12 +205,12 @@ impl Activations {
         let groups = self.cols / GROUP;
         &self.sums_32[n * groups..][..groups]
     }
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(any(target_arch = "aarch64", test))]
     pub(super) fn code_sums(&self, n: usize) -> &[i16] {
         let groups = self.cols / 16;
         &self.code_sums[n * groups..][..groups]
     }
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", test))]
     pub(super) fn sums_16(&self, n: usize) -> &[f32] {
         let groups = self.cols / 16;
         &self.sums_16[n * groups..][..groups]

@@ -17,7 +17,7 @@ pub mod vector;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::{Dot, Evex, Pairs, Vex};
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) use tests::isas;
 
 pub use activations::{ActivationFormat, Activations, Filling, activation_format};

@@ -299,6 +299,7 @@ fn bits_of(acts: &Activations) -> Vec<u32> {
         if acts.format().is_quantised() {
             all.extend(acts.codes(n).iter().map(|c| *c as u32));
             all.extend([acts.scales(n), acts.sums_32(n), acts.sums_16(n)].into_iter().flatten().map(|v| v.to_bits()));
+            all.extend(acts.code_sums(n).iter().map(|sum| *sum as u32));
         } else {
             all.extend(acts.floats(n).iter().map(|v| v.to_bits()));
         }

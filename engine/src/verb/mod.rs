@@ -22,7 +22,7 @@ mod stop;
 mod tokenize;
 mod warm;
 
-use crate::error::{EngineError, Result};
+use crate::error::{EngineError, ErrorKind, Result};
 use args::{Args, Verb};
 
 /// All verbs, in the order in which the help page shows them.
@@ -73,7 +73,15 @@ fn carry_out(argv: &[String]) -> Result<u8> {
         stdout::put(format_args!("{}", verb.help()))?;
         return Ok(0);
     }
-    (verb.run)(&Args::parse(verb, &argv[1..])?)
+    Args::parse(verb, &argv[1..]).and_then(|args| (verb.run)(&args)).map_err(|error| hinted(error, verb))
+}
+
+/// No usage error goes without something to try.
+fn hinted(error: EngineError, verb: &Verb) -> EngineError {
+    if error.kind() != ErrorKind::Usage || error.hint_text().is_some() {
+        return error;
+    }
+    error.hint(format!("`farmhand {} --help` lists the flags and what they take", verb.name))
 }
 
 fn help() -> String {

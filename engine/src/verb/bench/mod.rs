@@ -5,10 +5,11 @@ use super::profile::{self, Profiling};
 use super::setup;
 use super::stdout;
 use crate::error::{EngineError, Result};
+use crate::gguf::{Gguf, LoadMode};
 use crate::memory::give_back_freed;
 use crate::model::{BATCH_TOKENS_MAX, Logits, Model, Session};
 use crate::proof::{self, Facts, ModelHashes};
-use crate::protocol::{EngineConfig, KvType, ReasonCode};
+use crate::protocol::{EngineConfig, KvPolicy, KvType, ReasonCode};
 use crate::sampler::SplitMix64;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ mod sweep;
 
 use super::draft::{self as draft_model, Draft};
 use memory::MemoryFigures;
-use print::{Format, Printer, Row, utc_now};
+use print::{Columns, Format, Printer, Row, utc_now};
 
 /// `farmhand bench`.
 pub const VERB: Verb = Verb {
@@ -98,8 +99,11 @@ struct Test {
 fn run(args: &Args) -> Result<u8> {
     args.require("--model")?;
     let request = Request::from_args(args)?;
-    let is_sweep = request.depths.len().max(request.threads.len()) > 1;
-    let mut printer = Printer::new(request.format, is_sweep);
+    let columns = Columns {
+        cache: request.cache_differs_from_default(),
+        ratios: request.depths.len().max(request.threads.len()) > 1,
+    };
+    let mut printer = Printer::new(request.format, columns);
     let measured = measure_all(args, &request, &mut printer);
     // a table that was begun is ended, whatever became of the last test
     printer.finish()?;
@@ -113,6 +117,10 @@ fn run(args: &Args) -> Result<u8> {
 }
 
 fn measure_all(args: &Args, request: &Request, printer: &mut Printer) -> Result<()> {
+    // a later file that cannot be read is told before minutes went into the first
+    for path in args.all("--model") {
+        Gguf::open(Path::new(path), LoadMode::Map)?;
+    }
     for path in args.all("--model") {
         let model = setup::open(Path::new(path), &request.config)?;
         let draft = Draft::from_args(args, &model, &request.config)?;
@@ -165,6 +173,12 @@ impl Request {
             format,
             profiling: Profiling::from_args(args)?,
         })
+    }
+
+    /// Whether any row caches otherwise than in f16 with nothing forgotten.
+    fn cache_differs_from_default(&self) -> bool {
+        let is_f16 = |types: &[KvType]| types == [KvType::F16];
+        !(is_f16(&self.key_types) && is_f16(&self.value_types) && self.config.kv_policy == KvPolicy::Full)
     }
 
     /// How the engine is set up for a test with so many tokens in the cache.

@@ -85,17 +85,38 @@ impl Row {
         if self.draft.is_some() { format!("{test} + draft") } else { test }
     }
 
+    /// `f16`, `q8_0/f16` (keys/values), `q8_0 sink:4+64`.
+    fn cache(&self) -> String {
+        let types = if self.type_k == self.type_v {
+            self.type_k.to_owned()
+        } else {
+            format!("{}/{}", self.type_k, self.type_v)
+        };
+        match self.kv_policy {
+            KvPolicy::Full => types,
+            policy => format!("{types} {policy}"),
+        }
+    }
+
     fn invalid(&self) -> String {
         self.invalid.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join(" ")
     }
+}
+
+/// Columns that a table has only where they tell something.
+#[derive(Clone, Copy, Default)]
+pub struct Columns {
+    /// How keys and values are cached: where that is not f16 with nothing forgotten in every row.
+    pub cache: bool,
+    /// The sweep's ratios.
+    pub ratios: bool,
 }
 
 /// Prints rows as they are measured.
 pub struct Printer {
     format: Format,
     sweep: Sweep,
-    /// Whether the table has a column for the sweep's ratios.
-    with_ratios: bool,
+    columns: Columns,
     /// Rows printed so far.
     pub rows: usize,
     /// Those of them that are not to be believed.
@@ -106,11 +127,11 @@ pub struct Printer {
 }
 
 impl Printer {
-    pub fn new(format: Format, with_ratios: bool) -> Self {
+    pub fn new(format: Format, columns: Columns) -> Self {
         Self {
             format,
             sweep: Sweep::default(),
-            with_ratios,
+            columns,
             rows: 0,
             invalid_rows: 0,
             notes: Vec::new(),
@@ -136,14 +157,9 @@ impl Printer {
             }
             Format::Markdown => {
                 if self.rows == 0 {
-                    let (title, rule) = if self.with_ratios { (" ratio |", " ---: |") } else { ("", "") };
-                    stdout::put(format_args!(
-                        "| model | size | params | threads | mmap | test | t/s |{title}\n\
-                         | --- | ---: | ---: | ---: | ---: | ---: | ---: |{rule}\n"
-                    ))?;
+                    stdout::put(format_args!("{}\n", markdown_head(self.columns)))?;
                 }
-                let ratio = if self.with_ratios { format!(" {:.2} |", row.ratio_to_first) } else { String::new() };
-                stdout::put(format_args!("{}{ratio}\n", markdown(row)))?;
+                stdout::put(format_args!("{}\n", markdown(row, self.columns)))?;
             }
         }
         self.rows += 1;
@@ -192,7 +208,7 @@ impl Printer {
 }
 
 /// Columns of the CSV form: all of a row but its samples, as in llama-bench, and why it is not to be believed.
-const CSV_COLUMNS: [&str; 24] = [
+const CSV_COLUMNS: [&str; 25] = [
     "build_commit",
     "build_number",
     "cpu_info",
@@ -207,6 +223,7 @@ const CSV_COLUMNS: [&str; 24] = [
     "n_threads",
     "type_k",
     "type_v",
+    "kv_policy",
     "use_mmap",
     "n_prompt",
     "n_gen",
@@ -221,8 +238,7 @@ const CSV_COLUMNS: [&str; 24] = [
 
 /// Fields that the CSV form leaves out: lists and objects, and what llama-bench has no column for.
 #[cfg(test)]
-const LEFT_OUT: [&str; 7] =
-    ["samples_ns", "samples_ts", "memory", "proof", "kv_policy", "n_positions", "ratio_to_first"];
+const LEFT_OUT: [&str; 6] = ["samples_ns", "samples_ts", "memory", "proof", "n_positions", "ratio_to_first"];
 
 /// One line, every field quoted.
 fn csv(row: &serde_json::Value) -> String {
@@ -238,10 +254,21 @@ fn csv(row: &serde_json::Value) -> String {
     quoted.collect::<Vec<_>>().join(",")
 }
 
-fn markdown(row: &Row) -> String {
-    let invalid = if row.invalid.is_empty() { String::new() } else { format!(" INVALID {}", row.invalid()) };
+fn markdown_head(columns: Columns) -> String {
+    let (cache, cache_rule) = if columns.cache { (" cache |", " --- |") } else { ("", "") };
+    let (ratio, ratio_rule) = if columns.ratios { (" ratio |", " ---: |") } else { ("", "") };
     format!(
-        "| {} | {:.2} MiB | {:.2} M | {} | {} | {} | {:.2} ± {:.2}{invalid} |",
+        "| model | size | params | threads | mmap |{cache} test | t/s |{ratio}\n\
+         | --- | ---: | ---: | ---: | ---: |{cache_rule} ---: | ---: |{ratio_rule}"
+    )
+}
+
+fn markdown(row: &Row, columns: Columns) -> String {
+    let invalid = if row.invalid.is_empty() { String::new() } else { format!(" INVALID {}", row.invalid()) };
+    let cache = if columns.cache { format!(" {} |", row.cache()) } else { String::new() };
+    let ratio = if columns.ratios { format!(" {:.2} |", row.ratio_to_first) } else { String::new() };
+    format!(
+        "| {} | {:.2} MiB | {:.2} M | {} | {} |{cache} {} | {:.2} ± {:.2}{invalid} |{ratio}",
         row.model_type,
         row.model_size as f64 / f64::from(1 << 20),
         row.model_n_params as f64 / 1e6,
@@ -323,6 +350,7 @@ mod tests {
             proof: SelfProof::default(),
             draft: None,
         };
+        assert!(csv(&serde_json::to_value(&row).unwrap()).contains("\"f16\",\"f16\",\"full\""));
         let value = serde_json::to_value(&row).unwrap();
         let mut columns: Vec<&str> = CSV_COLUMNS.into_iter().chain(LEFT_OUT).collect();
         columns.sort_unstable();
@@ -331,7 +359,7 @@ mod tests {
         assert_eq!(columns, fields);
         assert!(csv(&value).contains("\"a \"\"fast\"\" one, really\""));
         assert!(csv(&value).ends_with(",\"affinity-differs not-finite\""));
-        assert!(markdown(&row).ends_with(" INVALID affinity-differs not-finite |"));
+        assert!(markdown(&row, Columns::default()).ends_with(" INVALID affinity-differs not-finite |"));
     }
 
     #[test]

@@ -81,10 +81,10 @@ impl Args {
                 Some((name, value)) => (name, Some(value.to_owned())),
                 None => (word.as_str(), None),
             };
-            let flag = verb.all_flags().find(|f| f.names.contains(&name)).ok_or_else(|| {
-                EngineError::usage(format!("unknown flag `{name}` of `farmhand {}`", verb.name))
-                    .hint(format!("`farmhand {} --help` lists the flags", verb.name))
-            })?;
+            let flag = verb
+                .all_flags()
+                .find(|f| f.names.contains(&name))
+                .ok_or_else(|| EngineError::usage(format!("unknown flag `{name}` of `farmhand {}`", verb.name)))?;
             let value = match (flag.value, inline) {
                 (None, None) => None,
                 (None, Some(_)) => return Err(EngineError::usage(format!("flag `{name}` takes no value"))),
@@ -131,10 +131,7 @@ impl Args {
 
     /// The value of a flag that must be given.
     pub fn require(&self, name: &str) -> Result<&str> {
-        self.get(name).ok_or_else(|| {
-            EngineError::usage(format!("`farmhand {}` needs `{name}`", self.verb.name))
-                .hint(format!("`farmhand {} --help` lists the flags", self.verb.name))
-        })
+        self.get(name).ok_or_else(|| EngineError::usage(format!("`farmhand {}` needs `{name}`", self.verb.name)))
     }
 
     /// A number, or the default when the flag is absent.

@@ -50,8 +50,7 @@ fn run(args: &Args) -> Result<u8> {
         }
         [word] if word == "show" => json::print(&leases.show()?, false)?,
         _ => {
-            return Err(EngineError::usage("`farmhand lease` needs one of acquire, renew, release, show")
-                .hint("`farmhand lease --help` lists the flags"));
+            return Err(EngineError::usage("`farmhand lease` needs one of acquire, renew, release, show"));
         }
     }
     Ok(0)

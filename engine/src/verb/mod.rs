@@ -81,7 +81,7 @@ fn hinted(error: EngineError, verb: &Verb) -> EngineError {
     if error.kind() != ErrorKind::Usage || error.hint_text().is_some() {
         return error;
     }
-    error.hint(format!("`farmhand {} --help` lists the flags and what they take", verb.name))
+    error.hint(format!("`farmhand {} --help` lists the flags", verb.name))
 }
 
 fn help() -> String {

@@ -118,7 +118,7 @@ fn run(args: &Args) -> Result<u8> {
 
 fn measure_all(args: &Args, request: &Request, printer: &mut Printer) -> Result<()> {
     // a later file that cannot be read is told before minutes went into the first
-    for path in args.all("--model") {
+    for path in args.all("--model").into_iter().skip(1) {
         Gguf::open(Path::new(path), LoadMode::Map)?;
     }
     for path in args.all("--model") {
@@ -177,8 +177,8 @@ impl Request {
 
     /// Whether any row caches otherwise than in f16 with nothing forgotten.
     fn cache_differs_from_default(&self) -> bool {
-        let is_f16 = |types: &[KvType]| types == [KvType::F16];
-        !(is_f16(&self.key_types) && is_f16(&self.value_types) && self.config.kv_policy == KvPolicy::Full)
+        let f16 = [KvType::F16];
+        self.key_types != f16 || self.value_types != f16 || self.config.kv_policy != KvPolicy::Full
     }
 
     /// How the engine is set up for a test with so many tokens in the cache.

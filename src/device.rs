@@ -43,24 +43,28 @@ pub enum TransportConfig {
     Local(LocalConfig),
     /// A machine with an ssh server.
     Ssh(SshConfig),
+    /// A phone or tablet behind adb.
+    Adb(AdbConfig),
 }
 
 impl TransportConfig {
-    /// `local` or `ssh`.
+    /// `local`, `ssh` or `adb`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Local(_) => "local",
             Self::Ssh(_) => "ssh",
+            Self::Adb(_) => "adb",
         }
     }
 }
 
 impl std::fmt::Display for TransportConfig {
-    /// `local`, or `ssh HOST`.
+    /// `local`, `ssh HOST` or `adb SERIAL`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Local(_) => f.write_str(self.kind()),
             Self::Ssh(ssh) => write!(f, "{} {}", self.kind(), ssh.host),
+            Self::Adb(adb) => write!(f, "{} {}", self.kind(), adb.serial),
         }
     }
 }
@@ -91,6 +95,27 @@ pub struct SshConfig {
     /// Budget for connecting and logging in, milliseconds.
     #[serde(default = "connect_timeout_ms_default")]
     pub connect_timeout_ms: u64,
+}
+
+/// Keys of `[transport.adb]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct AdbConfig {
+    /// Serial as `adb devices` shows it, or `HOST:PORT` of a device on the network.
+    pub serial: String,
+    /// The adb client; found through `PATH` when it has no slash.
+    #[serde(default = "adb_program_default")]
+    pub program: String,
+    /// TCP port of the adb server on this machine; `None` means `ANDROID_ADB_SERVER_PORT`, then 5037.
+    #[serde(default)]
+    pub server_port: Option<u16>,
+    /// Budget for reaching the device, milliseconds.
+    #[serde(default = "connect_timeout_ms_default")]
+    pub connect_timeout_ms: u64,
+}
+
+fn adb_program_default() -> String {
+    "adb".to_owned()
 }
 
 fn connect_timeout_ms_default() -> u64 {
@@ -204,29 +229,44 @@ fn check_paths(check: &mut Checker<'_>, typed: &DeviceToml) {
 }
 
 fn check_transport(check: &mut Checker<'_>, transport: &Spanned<TransportConfig>) {
-    let TransportConfig::Ssh(ssh) = transport.get_ref() else { return };
     let span = transport.span();
-    let texts = [
-        ("host", Some(&ssh.host)),
-        ("user", ssh.user.as_ref()),
-        ("identity-file", ssh.identity_file.as_ref()),
-        ("known-hosts-file", ssh.known_hosts_file.as_ref()),
-    ];
+    let (texts, port, connect_timeout_ms) = match transport.get_ref() {
+        TransportConfig::Local(_) => return,
+        TransportConfig::Ssh(ssh) => {
+            let texts = vec![
+                ("host", Some(&ssh.host)),
+                ("user", ssh.user.as_ref()),
+                ("identity-file", ssh.identity_file.as_ref()),
+                ("known-hosts-file", ssh.known_hosts_file.as_ref()),
+            ];
+            (texts, ("port", ssh.port, "ssh servers listen on 22"), ssh.connect_timeout_ms)
+        }
+        TransportConfig::Adb(adb) => {
+            let texts = vec![("serial", Some(&adb.serial)), ("program", Some(&adb.program))];
+            (texts, ("server-port", adb.server_port, "adb servers listen on 5037"), adb.connect_timeout_ms)
+        }
+    };
+    let kind = transport.get_ref().kind();
     for (key, text) in texts {
         let Some(text) = text else { continue };
-        let spaced = matches!(key, "host" | "user") && text.contains(char::is_whitespace);
+        let spaced = matches!(key, "host" | "user" | "serial") && text.contains(char::is_whitespace);
         if text.trim().is_empty() || text.chars().any(char::is_control) || spaced || text.starts_with('-') {
             check.fault(
                 span.clone(),
-                format!("`{key}` of this ssh transport cannot be `{}`", config::printable(text)),
+                format!("`{key}` of this {kind} transport cannot be `{}`", config::printable(text)),
                 format!("give `{key}` a text that is not empty, does not begin with - and has no control characters"),
             );
         }
     }
-    if ssh.port == Some(0) {
-        check.fault(span.clone(), "`port` of this ssh transport is 0", "ssh servers listen on 22 unless set otherwise");
+    let (key, port, usual) = port;
+    if port == Some(0) {
+        check.fault(
+            span.clone(),
+            format!("`{key}` of this {kind} transport is 0"),
+            format!("{usual} unless set otherwise"),
+        );
     }
-    check.within(span, "connect-timeout-ms", &ssh.connect_timeout_ms, 100..=600_000);
+    check.within(span, "connect-timeout-ms", &connect_timeout_ms, 100..=600_000);
 }
 
 /// All registered devices, by name.

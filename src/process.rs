@@ -1,9 +1,12 @@
 //! Local commands under a deadline: the only module that spawns.
 //!
-//! Every command gets a process group of its own, nothing on stdin, and bounds on what is kept of its output. At the
-//! deadline the whole group is killed, so that a compiler's or a shell's children do not stay behind.
+//! Every command gets a process group of its own, nothing on stdin unless it is fed, and bounds on what is kept of its
+//! output. At the deadline the whole group is killed, so that a compiler's or a shell's children do not stay behind.
+
+mod feed;
 
 use crate::error::{Error, Result};
+use feed::Feed;
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsRawFd, RawFd};
@@ -67,7 +70,12 @@ pub struct Job<'a> {
     deadline: Duration,
     output_bytes_max: usize,
     on_stderr: Option<&'a mut dyn FnMut(&str)>,
+    on_stdout: Option<Take<'a>>,
+    feed: Option<Feed<'a>>,
 }
+
+/// What stdout is handed to, piece by piece.
+type Take<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
 
 impl<'a> Job<'a> {
     /// A job for `program`, found through `PATH` when it has no slash, with a deadline counted from its start.
@@ -79,6 +87,8 @@ impl<'a> Job<'a> {
             deadline,
             output_bytes_max: OUTPUT_BYTES_MAX,
             on_stderr: None,
+            on_stdout: None,
+            feed: None,
         }
     }
     /// Adds arguments, passed as they are: no shell is involved.
@@ -111,13 +121,28 @@ impl<'a> Job<'a> {
         self.on_stderr = Some(show);
         self
     }
+    /// Hands stdout to `take` piece by piece instead of keeping it; an error of `take` ends the job.
+    #[must_use]
+    pub fn on_stdout(mut self, take: &'a mut dyn FnMut(&[u8]) -> Result<()>) -> Self {
+        self.on_stdout = Some(take);
+        self
+    }
+    /// Feeds stdin from `source` to its end; `progress` is told the bytes that were taken so far. A program that takes no
+    /// more of them is not kept from its end.
+    #[must_use]
+    pub fn stdin(mut self, source: &'a mut dyn Read, progress: &'a mut dyn FnMut(u64)) -> Self {
+        self.feed = Some(Feed::new(source, progress));
+        self
+    }
 
     /// Runs it to its end. A program that is missing or cannot be executed is an [`Output`] with status 127 or 126.
     ///
     /// # Errors
-    /// INFRA when the deadline passed (the process group has been killed then) or the system gave no process.
+    /// INFRA when the deadline passed, what is fed cannot be read (the process group has been killed then) or the system
+    /// gave no process; whatever the taker of stdout says.
     pub fn run(mut self) -> Result<Output> {
-        self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let stdin = if self.feed.is_some() { Stdio::piped() } else { Stdio::null() };
+        self.command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let started = Instant::now();
         let mut child = match self.command.spawn() {
             Ok(child) => Running(child),
@@ -127,7 +152,12 @@ impl<'a> Job<'a> {
         streams[0].source = child.0.stdout.take().map(|s| Box::new(s) as Box<dyn Source>);
         streams[1].source = child.0.stderr.take().map(|s| Box::new(s) as Box<dyn Source>);
         for stream in &streams {
-            stream.set_nonblocking().map_err(|e| self.fault("cannot read the output of", &e))?;
+            set_nonblocking(stream.fd()).map_err(|e| self.fault("cannot read the output of", &e))?;
+        }
+        if let (Some(feed), Some(pipe)) = (&mut self.feed, child.0.stdin.take()) {
+            set_nonblocking(pipe.as_raw_fd())
+                .map_err(|e| Error::infra(format!("cannot feed `{}`: {e}", self.shown)))?;
+            feed.open(pipe);
         }
         let mut ended: Option<(std::process::ExitStatus, Instant)> = None;
         loop {
@@ -139,10 +169,13 @@ impl<'a> Job<'a> {
                     self.deadline.as_millis()
                 )));
             }
-            wait_readable(&streams, left.min(TICK));
-            for (i, stream) in streams.iter_mut().enumerate() {
-                stream.drain(self.output_bytes_max, self.on_stderr.as_deref_mut().filter(|_| i == 1));
+            wait_ready([streams[0].fd(), streams[1].fd()], self.feed.as_ref().map_or(-1, Feed::fd), left.min(TICK));
+            if let Some(feed) = &mut self.feed {
+                feed.send()?;
             }
+            let [out, err] = &mut streams;
+            out.drain(self.output_bytes_max, None, &mut self.on_stdout)?;
+            err.drain(self.output_bytes_max, self.on_stderr.as_deref_mut(), &mut None)?;
             if ended.is_none() {
                 let status = child.0.try_wait().map_err(|e| self.fault("cannot wait for", &e))?;
                 ended = status.map(|s| (s, Instant::now()));
@@ -207,28 +240,28 @@ impl Stream {
         self.source.as_ref().map_or(-1, |s| s.as_raw_fd())
     }
 
-    fn set_nonblocking(&self) -> std::io::Result<()> {
-        // SAFETY: the descriptor is open for as long as `source` lives; fcntl with these commands touches no memory
-        let outcome = unsafe {
-            let flags = libc::fcntl(self.fd(), libc::F_GETFL);
-            libc::fcntl(self.fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)
-        };
-        if outcome < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
-    }
-
     /// Takes what is there, at most 1 MiB at a time so that a flood cannot hide the deadline.
-    fn drain(&mut self, bytes_max: usize, mut show: Option<&mut (dyn FnMut(&str) + '_)>) {
+    fn drain(
+        &mut self,
+        bytes_max: usize,
+        mut show: Option<&mut (dyn FnMut(&str) + '_)>,
+        take: &mut Option<Take<'_>>,
+    ) -> Result<()> {
         let mut piece = [0u8; 1 << 14];
         for _ in 0..64 {
-            let Some(source) = &mut self.source else { return };
+            let Some(source) = &mut self.source else { break };
             match source.read(&mut piece) {
                 Ok(0) => self.source = None,
-                Ok(n) => self.take(&piece[..n], bytes_max, show.as_deref_mut()),
+                Ok(n) => match take {
+                    Some(take) => take(&piece[..n])?,
+                    None => self.take(&piece[..n], bytes_max, show.as_deref_mut()),
+                },
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => self.source = None,
             }
         }
+        Ok(())
     }
 
     fn take(&mut self, piece: &[u8], bytes_max: usize, show: Option<&mut (dyn FnMut(&str) + '_)>) {
@@ -247,12 +280,22 @@ impl Stream {
     }
 }
 
-/// Waits until a stream has something to say, or for `at_most`.
-fn wait_readable(streams: &[Stream; 2], at_most: Duration) {
-    let mut fds = [0, 1].map(|i| libc::pollfd { fd: streams[i].fd(), events: libc::POLLIN, revents: 0 });
+fn set_nonblocking(fd: RawFd) -> std::io::Result<()> {
+    // SAFETY: the caller's descriptor is open; fcntl with these commands touches no memory
+    let outcome = unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK)
+    };
+    if outcome < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Waits until one of `from` has something to say or `to` takes something, or for `at_most`; -1 stands for none.
+fn wait_ready(from: [RawFd; 2], to: RawFd, at_most: Duration) {
+    let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
+    let mut fds = [entry(from[0], libc::POLLIN), entry(from[1], libc::POLLIN), entry(to, libc::POLLOUT)];
     let timeout_ms = at_most.as_millis().clamp(1, 1000) as libc::c_int;
-    // SAFETY: `fds` is a valid array of two entries for the whole call; a negative descriptor is ignored by poll
-    unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout_ms) };
+    // SAFETY: `fds` is a valid array of three entries for the whole call; a negative descriptor is ignored by poll
+    unsafe { libc::poll(fds.as_mut_ptr(), 3, timeout_ms) };
 }
 
 #[cfg(test)]
@@ -321,5 +364,35 @@ mod tests {
         let mut show = |line: &str| lines.push(line.to_owned());
         sh("printf 'one\\n\\033[2Jtwo\\nrest' >&2").on_stderr(&mut show).run().unwrap();
         assert_eq!(lines, ["one", "\\u{1b}[2Jtwo"]);
+    }
+
+    #[test]
+    fn what_is_fed_arrives_whole_while_output_comes_back() {
+        let content: Vec<u8> = (0..3_000_001u32).map(|i| (i / 7) as u8).collect();
+        let (mut back, mut seen) = (Vec::new(), Vec::new());
+        let mut take = |piece: &[u8]| {
+            back.extend_from_slice(piece);
+            Ok(())
+        };
+        let mut source = &content[..];
+        let mut progress = |done| seen.push(done);
+        let output = sh("cat; exit 3").on_stdout(&mut take).stdin(&mut source, &mut progress).run().unwrap();
+        assert_eq!((output.status, output.stdout.len(), back == content), (3, 0, true));
+        assert!(seen.is_sorted() && seen.last() == Some(&3_000_001), "{:?}", seen.last());
+    }
+
+    #[test]
+    fn a_program_that_takes_no_more_ends_all_the_same() {
+        let output = sh("head -c 10; exit 4").stdin(&mut std::io::repeat(b'x'), &mut |_| {}).run().unwrap();
+        assert_eq!((output.status, &output.stdout[..]), (4, &b"xxxxxxxxxx"[..]));
+    }
+
+    #[test]
+    fn a_taker_that_refuses_ends_the_job_with_its_own_error() {
+        let mut take = |_: &[u8]| Err(Error::infra("enough"));
+        let started = Instant::now();
+        let error = sh("echo x; sleep 60").on_stdout(&mut take).run().unwrap_err();
+        assert_eq!(error.what(), "enough");
+        assert!(started.elapsed() < Duration::from_secs(5));
     }
 }

@@ -57,6 +57,10 @@ fn a_device_that_is_right_loads_with_all_its_keys() {
     assert_eq!(phone.name, "phone");
     let TransportConfig::Ssh(ssh) = &phone.transport else { panic!("{phone:?}") };
     assert_eq!((ssh.port, ssh.connect_timeout_ms), (Some(2222), 10_000));
+    let phone = device("[transport.adb]\nserial = \"10.0.0.9:5555\"").expect("this is right");
+    let TransportConfig::Adb(adb) = &phone.transport else { panic!("{phone:?}") };
+    assert_eq!((adb.program.as_str(), adb.server_port, adb.connect_timeout_ms), ("adb", None, 10_000));
+    assert_eq!(phone.transport.to_string(), "adb 10.0.0.9:5555");
 }
 
 #[test]
@@ -69,6 +73,23 @@ fn every_mistake_in_a_device_file_is_shown_at_its_place_with_a_hint() {
         ("[transport.ssh]\nhost = \"h\"\nport = 70000", "value out of range: integer `70000`", "phone.toml:3:8"),
         ("[transport.ssh]\nhost = \"\"", "`host` of this ssh transport", "phone.toml:1:"),
         ("[transport.ssh]\nhost = \"-oProxyCommand=x\"", "`host` of this ssh transport", "phone.toml:1:"),
+        (
+            "[transport.adb]\nserail = \"x\"",
+            "unknown key `serail`\n  --> devices/phone.toml:2:1",
+            "did you mean `serial`?",
+        ),
+        ("[transport.adb]\nprogram = \"adb\"", "missing key `serial`\n  --> devices/phone.toml:1:1", "add `serial`"),
+        ("[transport.adb]\nserial = \"-s\"", "`serial` of this adb transport cannot be `-s`", "phone.toml:1:"),
+        ("[transport.adb]\nserial = \"a b\"", "`serial` of this adb transport cannot be `a b`", "phone.toml:1:"),
+        ("[transport.adb]\nserial = \"a\"\nprogram = \"\"", "`program` of this adb transport", "phone.toml:1:"),
+        (
+            "[transport.adb]\nserial = \"a\"\nserver-port = 0",
+            "`server-port` of this adb transport is 0",
+            "phone.toml:1:",
+        ),
+        ("[transport.adb]\nserial = \"a\"\nserver-port = \"x\"", "wrong type: text \"x\"", "phone.toml:3:15"),
+        ("[transport.adb]\nserial = \"a\"\nconnect-timeout-ms = 5", "`connect-timeout-ms` is 5", "phone.toml:1:"),
+        ("[transport.abd]\nserial = \"a\"", "unknown word `abd`\n  --> devices/phone.toml:1:12", "did you mean `adb`?"),
         ("[transport.local]\nhost = \"h\"", "unknown key `host`", "phone.toml:2:1"),
         ("[transport.local]\n[transport.ssh]\nhost = \"h\"", "exactly one kind", "phone.toml:"),
         ("label = [\"a\"]\n[transport.local]", "unknown key `label`\n  --> devices/phone.toml:1:1", "`labels`?"),
@@ -382,7 +403,7 @@ fn the_example_devices_and_the_example_scenario_of_the_readmes_load() {
         text[at..].split("```").next().expect("a first part").to_owned()
     };
     let devices = read("devices/README.md");
-    for begin in ["[transport.local] ", "[transport.ssh] ", "labels = [\"board\""] {
+    for begin in ["[transport.local] ", "[transport.ssh] ", "[transport.adb] ", "labels = [\"board\""] {
         device(&example(&devices, begin)).unwrap_or_else(|e| panic!("{begin}: {e}"));
     }
     let scenarios = read("scenarios/README.md");

@@ -4,36 +4,99 @@ mod lab;
 
 use farmgate::process::OUTPUT_BYTES_MAX;
 use farmgate::transport::{LocalTransport, Transport};
+use lab::Sshd;
+use lab::device::{AdbServer, shared};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Runs every fact over the local machine, over ssh with sftp, and over ssh without.
+/// Skips loudly when something is not there.
+macro_rules! or_skip {
+    ($there:expr, $test:expr) => {
+        match $there {
+            Ok(there) => there,
+            Err(why) => return lab::skip($test, &why),
+        }
+    };
+}
+
+/// Runs every fact over each way to reach this machine and to reach an emulated device.
 macro_rules! facts {
     ($($name:ident)*) => {
-        mod local {
-            $(#[test] fn $name() { super::$name(&mut super::LocalTransport::new()); })*
-        }
-        mod ssh {
+        facts! { local by on_this_machine: $($name)* }
+        facts! { ssh by over_ssh: $($name)* }
+        facts! { ssh_without_sftp by over_ssh_without_sftp: $($name)* }
+        facts! { ssh_device by over_ssh_to_a_device: $($name)* }
+        facts! { adb by over_adb: $($name)* }
+        facts! { older_adb by over_older_adb: $($name)* }
+    };
+    ($way:ident by $reach:ident: $($name:ident)*) => {
+        mod $way {
             $(#[test] fn $name() {
-                let Some(sshd) = super::lab::Sshd::start() else {
-                    return super::lab::skip(concat!("ssh::", stringify!($name)), "sshd is not installed");
-                };
-                super::$name(&mut sshd.connect());
-            })*
-        }
-        mod ssh_without_sftp {
-            $(#[test] fn $name() {
-                let Some(sshd) = super::lab::Sshd::start_with("", &["ed25519"]) else {
-                    return super::lab::skip(concat!("ssh_without_sftp::", stringify!($name)), "sshd is not installed");
-                };
-                super::$name(&mut sshd.connect());
+                super::$reach(concat!(stringify!($way), "::", stringify!($name)), super::$name);
             })*
         }
     };
+}
+
+/// What a fact is shown: a transport, and where the root folder of its far side lies on this machine.
+type Fact = fn(&mut dyn Transport, &Path);
+
+fn on_this_machine(_: &str, fact: Fact) {
+    fact(&mut LocalTransport::new(), Path::new("/"));
+}
+
+fn over_ssh(test: &str, fact: Fact) {
+    let sshd = or_skip!(Sshd::start().ok_or("sshd is not installed"), test);
+    fact(&mut sshd.connect(), Path::new("/"));
+}
+
+fn over_ssh_without_sftp(test: &str, fact: Fact) {
+    let sshd = or_skip!(Sshd::start_with("", &["ed25519"]).ok_or("sshd is not installed"), test);
+    fact(&mut sshd.connect(), Path::new("/"));
+}
+
+fn over_ssh_to_a_device(test: &str, fact: Fact) {
+    let device = or_skip!(shared("arm64", "cortex-a76"), test);
+    fact(&mut device.connect_ssh(), &device.root());
+}
+
+fn over_adb(test: &str, fact: Fact) {
+    let device = or_skip!(shared("arm64", "cortex-a76"), test);
+    let server = or_skip!(AdbServer::start(), test);
+    fact(&mut server.connect(&device), &device.root());
+}
+
+/// The adb of Debian 12, ten releases older than the device's.
+fn over_older_adb(test: &str, fact: Fact) {
+    let device = or_skip!(shared("arm64", "cortex-a76"), test);
+    let older = Path::new("/usr/bin/adb");
+    let server = or_skip!(older.exists().then(|| AdbServer::start_with(older)).ok_or("adb is not installed"), test);
+    fact(&mut server.connect(&device), &device.root());
+}
+
+/// A folder on the far side that can be looked into from here.
+struct Folder {
+    here: tempfile::TempDir,
+    root: PathBuf,
+}
+
+impl Folder {
+    fn on(root: &Path) -> Self {
+        Self { here: tempfile::tempdir_in(root.join("tmp")).unwrap(), root: root.to_owned() }
+    }
+    /// Where it lies on this machine.
+    fn path(&self) -> &Path {
+        self.here.path()
+    }
+    /// What the far side calls a file in it.
+    fn remote(&self, name: &str) -> String {
+        let inside = self.here.path().strip_prefix(&self.root).unwrap();
+        Path::new("/").join(inside).join(name).to_str().unwrap().to_owned()
+    }
 }
 
 facts! {
@@ -61,7 +124,7 @@ fn sh(transport: &mut dyn Transport, script: &str) -> farmgate::process::Output 
     transport.exec(&["sh", "-c", script], SOON).unwrap()
 }
 
-fn exit_statuses_come_back_as_they_are(transport: &mut dyn Transport) {
+fn exit_statuses_come_back_as_they_are(transport: &mut dyn Transport, _: &Path) {
     for status in [0, 3, 126, 255] {
         assert_eq!(sh(transport, &format!("exit {status}")).status, status);
     }
@@ -69,19 +132,19 @@ fn exit_statuses_come_back_as_they_are(transport: &mut dyn Transport) {
     assert_eq!(transport.exec(&["/etc/passwd"], SOON).unwrap().status, 126);
 }
 
-fn a_death_by_signal_is_told_from_a_failure(transport: &mut dyn Transport) {
+fn a_death_by_signal_is_told_from_a_failure(transport: &mut dyn Transport, _: &Path) {
     let output = sh(transport, "kill -9 $$");
     assert_eq!((output.status, output.signal()), (137, Some(9)));
     assert_eq!(sh(transport, "exit 1").signal(), None);
 }
 
-fn stdout_and_stderr_come_back_apart_and_binary(transport: &mut dyn Transport) {
+fn stdout_and_stderr_come_back_apart_and_binary(transport: &mut dyn Transport, _: &Path) {
     let output = sh(transport, r"printf '\000\377\n\r\001out'; printf 'err\376' >&2");
     assert_eq!(output.stdout, b"\x00\xff\n\r\x01out");
     assert_eq!(output.stderr, b"err\xfe");
 }
 
-fn arguments_arrive_unchanged(transport: &mut dyn Transport) {
+fn arguments_arrive_unchanged(transport: &mut dyn Transport, _: &Path) {
     let hostile = [
         "a b",
         "it's",
@@ -122,34 +185,42 @@ fn arguments_arrive_unchanged(transport: &mut dyn Transport) {
     assert_eq!((arrived.len(), output.status), (hostile.len() + 1, 0));
 }
 
-fn large_output_is_cut_at_the_bound_and_the_status_still_known(transport: &mut dyn Transport) {
+fn large_output_is_cut_at_the_bound_and_the_status_still_known(transport: &mut dyn Transport, _: &Path) {
     let output = sh(transport, "head -c 5000000 /dev/zero; exit 4");
     assert_eq!((output.status, output.stdout.len()), (4, OUTPUT_BYTES_MAX));
     assert_eq!(output.dropped_bytes, 5_000_000 - OUTPUT_BYTES_MAX as u64);
 }
 
-fn a_flood_on_stderr_does_not_block_stdout(transport: &mut dyn Transport) {
+fn a_flood_on_stderr_does_not_block_stdout(transport: &mut dyn Transport, _: &Path) {
     let output = sh(transport, "head -c 6000000 /dev/zero >&2; echo end");
     assert_eq!((output.status, &output.stdout[..]), (0, &b"end\n"[..]));
 }
 
-fn the_deadline_ends_a_sleeping_command_on_the_device_too(transport: &mut dyn Transport) {
-    let folder = tempfile::tempdir().unwrap();
-    let pids = folder.path().join("pids");
+fn the_deadline_ends_a_sleeping_command_on_the_device_too(transport: &mut dyn Transport, root: &Path) {
+    let folder = Folder::on(root);
+    let (pids, remote) = (folder.path().join("pids"), folder.remote("pids"));
     let script = "sleep 300 & echo $! $$ > \"$1\"; wait";
     let started = Instant::now();
-    let deadline = Duration::from_millis(700);
-    let error = transport.exec(&["sh", "-c", script, "sh", pids.to_str().unwrap()], deadline).unwrap_err();
-    assert!(started.elapsed() < Duration::from_secs(5), "took {:?}", started.elapsed());
-    assert!(error.to_string().contains("700 ms") && error.to_string().contains("killed"), "{error}");
+    let deadline = Duration::from_millis(1_500);
+    let error = transport.exec(&["sh", "-c", script, "sh", &remote], deadline).unwrap_err();
+    assert!(started.elapsed() < Duration::from_secs(6), "took {:?}", started.elapsed());
+    assert!(error.to_string().contains("1500 ms") && error.to_string().contains("killed"), "{error}");
     let pids = std::fs::read_to_string(pids).unwrap();
-    for pid in pids.split_whitespace().map(|p| p.parse().unwrap()) {
-        assert!(lab::eventually(|| !lab::is_running(pid)), "{pid} is still running");
+    assert_eq!(pids.split_whitespace().count(), 2);
+    for pid in pids.split_whitespace() {
+        assert!(lab::eventually(|| !is_running(transport, pid)), "{pid} is still running");
     }
     assert_eq!(sh(transport, "exit 5").status, 5, "the transport must stay usable");
 }
 
-fn an_endless_flood_ends_at_the_deadline(transport: &mut dyn Transport) {
+/// Whether a process of the far side is there and no zombie.
+fn is_running(transport: &mut dyn Transport, pid: &str) -> bool {
+    let stat = sh(transport, &format!("cat /proc/{pid}/stat 2>/dev/null")).stdout;
+    let stat = String::from_utf8_lossy(&stat);
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+fn an_endless_flood_ends_at_the_deadline(transport: &mut dyn Transport, _: &Path) {
     let started = Instant::now();
     let error = transport.exec(&["cat", "/dev/zero"], Duration::from_millis(800)).unwrap_err();
     assert!(started.elapsed() < Duration::from_secs(6), "took {:?}", started.elapsed());
@@ -165,43 +236,42 @@ fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (i * 31 + i / 257) as u8).collect()
 }
 
-fn a_pushed_file_arrives_whole_with_its_mode_and_progress(transport: &mut dyn Transport) {
-    let folder = tempfile::tempdir().unwrap();
+fn a_pushed_file_arrives_whole_with_its_mode_and_progress(transport: &mut dyn Transport, root: &Path) {
+    let folder = Folder::on(root);
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     let content = pattern(3_000_017);
     write(&from, &content);
     let mut seen = Vec::new();
-    transport.push(&from, to.to_str().unwrap(), 0o750, SOON, &mut |done| seen.push(done)).unwrap();
+    transport.push(&from, &folder.remote("to"), 0o750, SOON, &mut |done| seen.push(done)).unwrap();
     assert_eq!(std::fs::read(&to).unwrap(), content);
     assert_eq!(std::fs::metadata(&to).unwrap().permissions().mode() & 0o7777, 0o750);
     assert!(seen.len() > 2 && seen.is_sorted() && seen.last() == Some(&3_000_017), "{seen:?}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
 }
 
-fn an_empty_file_can_be_pushed(transport: &mut dyn Transport) {
-    let folder = tempfile::tempdir().unwrap();
+fn an_empty_file_can_be_pushed(transport: &mut dyn Transport, root: &Path) {
+    let folder = Folder::on(root);
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     write(&from, b"");
-    transport.push(&from, to.to_str().unwrap(), 0o600, SOON, &mut |_| {}).unwrap();
+    transport.push(&from, &folder.remote("to"), 0o600, SOON, &mut |_| {}).unwrap();
     assert_eq!(std::fs::read(&to).unwrap(), b"");
 }
 
-fn a_push_replaces_what_was_there_and_what_was_left_half_done(transport: &mut dyn Transport) {
-    let folder = tempfile::tempdir().unwrap();
+fn a_push_replaces_what_was_there_and_what_was_left_half_done(transport: &mut dyn Transport, root: &Path) {
+    let folder = Folder::on(root);
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     write(&from, b"new");
     write(&to, b"something older and longer");
     write(&folder.path().join("to.part"), &pattern(1000));
-    transport.push(&from, to.to_str().unwrap(), 0o600, SOON, &mut |_| {}).unwrap();
+    transport.push(&from, &folder.remote("to"), 0o600, SOON, &mut |_| {}).unwrap();
     assert_eq!(std::fs::read(&to).unwrap(), b"new");
 }
 
-fn a_push_into_a_folder_that_is_missing_says_so(transport: &mut dyn Transport) {
-    let folder = tempfile::tempdir().unwrap();
+fn a_push_into_a_folder_that_is_missing_says_so(transport: &mut dyn Transport, root: &Path) {
+    let folder = Folder::on(root);
     let from = folder.path().join("from");
     write(&from, &pattern(2_000_000));
-    let to = folder.path().join("missing/to");
-    let error = transport.push(&from, to.to_str().unwrap(), 0o600, SOON, &mut |_| {}).unwrap_err();
+    let error = transport.push(&from, &folder.remote("missing/to"), 0o600, SOON, &mut |_| {}).unwrap_err();
     let text = error.to_string();
     // dash has its own words for it
     assert!(text.contains("No such file or directory") || text.contains("nonexistent"), "{text}");
@@ -209,8 +279,8 @@ fn a_push_into_a_folder_that_is_missing_says_so(transport: &mut dyn Transport) {
     assert_eq!(sh(transport, "exit 2").status, 2);
 }
 
-fn a_push_into_a_folder_that_cannot_be_written_says_so(transport: &mut dyn Transport) {
-    let folder = tempfile::tempdir().unwrap();
+fn a_push_into_a_folder_that_cannot_be_written_says_so(transport: &mut dyn Transport, root: &Path) {
+    let folder = Folder::on(root);
     let from = folder.path().join("from");
     write(&from, &pattern(2_000_000));
     // refused to root as well
@@ -221,12 +291,12 @@ fn a_push_into_a_folder_that_cannot_be_written_says_so(transport: &mut dyn Trans
     assert_eq!(sh(transport, "exit 2").status, 2);
 }
 
-fn a_pulled_file_arrives_whole_and_one_too_large_not_at_all(transport: &mut dyn Transport) {
-    let folder = tempfile::tempdir().unwrap();
+fn a_pulled_file_arrives_whole_and_one_too_large_not_at_all(transport: &mut dyn Transport, root: &Path) {
+    let folder = Folder::on(root);
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     let content = pattern(1_500_003);
     write(&from, &content);
-    let remote = from.to_str().unwrap();
+    let remote = &folder.remote("from");
     assert_eq!(transport.pull(remote, &to, 2_000_000, SOON).unwrap(), 1_500_003);
     assert_eq!(std::fs::read(&to).unwrap(), content);
     let other = folder.path().join("other");
@@ -236,12 +306,12 @@ fn a_pulled_file_arrives_whole_and_one_too_large_not_at_all(transport: &mut dyn 
     assert_eq!(sh(transport, "exit 2").status, 2);
 }
 
-fn a_growing_file_is_read_on_from_an_offset(transport: &mut dyn Transport) {
-    let folder = tempfile::tempdir().unwrap();
+fn a_growing_file_is_read_on_from_an_offset(transport: &mut dyn Transport, root: &Path) {
+    let folder = Folder::on(root);
     let path = folder.path().join("journal");
     let content = pattern(700_000);
     write(&path, &content);
-    let remote = path.to_str().unwrap();
+    let remote = &folder.remote("journal");
     assert_eq!(transport.read_from(remote, 0, 10, SOON).unwrap(), content[..10]);
     assert_eq!(transport.read_from(remote, 123_456, 400_000, SOON).unwrap(), content[123_456..523_456]);
     assert_eq!(transport.read_from(remote, 699_990, 1000, SOON).unwrap(), content[699_990..]);
@@ -251,9 +321,9 @@ fn a_growing_file_is_read_on_from_an_offset(transport: &mut dyn Transport) {
     assert_eq!(transport.read_from(remote, 700_000, 1000, SOON).unwrap(), b"more");
 }
 
-fn a_missing_file_is_a_clear_error(transport: &mut dyn Transport) {
-    let folder = tempfile::tempdir().unwrap();
-    let remote = folder.path().join("missing").display().to_string();
+fn a_missing_file_is_a_clear_error(transport: &mut dyn Transport, root: &Path) {
+    let folder = Folder::on(root);
+    let remote = folder.remote("missing");
     let read = transport.read_from(&remote, 0, 10, SOON).unwrap_err();
     let pulled = transport.pull(&remote, &folder.path().join("to"), 10, SOON).unwrap_err();
     for error in [read, pulled] {
@@ -265,13 +335,13 @@ fn a_missing_file_is_a_clear_error(transport: &mut dyn Transport) {
     assert!(error.to_string().contains("nothing here"), "{error}");
 }
 
-fn strange_file_names_are_file_names(transport: &mut dyn Transport) {
-    let folder = tempfile::tempdir().unwrap();
+fn strange_file_names_are_file_names(transport: &mut dyn Transport, root: &Path) {
+    let folder = Folder::on(root);
     let from = folder.path().join("from");
     write(&from, b"content");
     for name in ["a b", "it's", "$(touch pwned)", "new\nline", "-rf", "*", "日本"] {
         let to = folder.path().join(name);
-        let remote = to.to_str().unwrap();
+        let remote = &folder.remote(name);
         transport.push(&from, remote, 0o600, SOON, &mut |_| {}).unwrap();
         assert_eq!(std::fs::read(&to).unwrap(), b"content", "{name}");
         assert_eq!(transport.read_from(remote, 3, 100, SOON).unwrap(), b"tent", "{name}");
@@ -280,6 +350,6 @@ fn strange_file_names_are_file_names(transport: &mut dyn Transport) {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 9);
 }
 
-fn stdin_of_a_command_is_empty(transport: &mut dyn Transport) {
+fn stdin_of_a_command_is_empty(transport: &mut dyn Transport, _: &Path) {
     assert_eq!(sh(transport, "wc -c").stdout.trim_ascii(), b"0");
 }

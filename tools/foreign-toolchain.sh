@@ -6,7 +6,7 @@
 # Then: RUSTC=FOLDER/usr/bin/rustc LD_LIBRARY_PATH=FOLDER/usr/lib FOLDER/usr/bin/cargo build --target aarch64-unknown-linux-gnu
 # The linkers are Debian's too: gcc-aarch64-linux-gnu, gcc-arm-linux-gnueabihf, gcc-riscv64-linux-gnu.
 set -euo pipefail
-die() { printf 'error: %s\n\nhint: %s\n' "$1" "$2" >&2; exit 1; }
+source "$(dirname "$(readlink -f "$0")")/apt-apart.sh"
 [ $# = 1 ] || die "one folder is needed" "tools/foreign-toolchain.sh FOLDER"
 command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
   die "this is no Debian" "elsewhere: rustup target add aarch64-unknown-linux-gnu and the like"
@@ -15,49 +15,10 @@ mkdir -p "$1"
 folder=$(cd "$1" && pwd)
 if [ -e "$folder/complete" ]; then exit 0; fi
 state=$folder/apt
-rm -rf "$state" "$folder/usr" && mkdir -p "$state"/etc/{sources.list.d,preferences.d,apt.conf.d} \
-  "$state"/lists/partial "$state"/cache/archives/partial "$folder/packages"
-: >"$state/status"
-
-# The mirror that this system's apt uses for a suite.
-mirror() {
-  awk -v suite="$1" 'BEGIN { RS = ""; FS = "\n" }
-    { uri = ""; has = 0
-      for (i = 1; i <= NF; i++) {
-        if ($i ~ /^URIs:/) { split($i, words, " "); uri = words[2] }
-        if ($i ~ /^Suites:/) { n = split($i, words, " "); for (w = 2; w <= n; w++) if (words[w] == suite) has = 1 }
-      }
-      if (has) { print uri; exit } }' /etc/apt/sources.list.d/*.sources 2>/dev/null
-}
-main=$(mirror bookworm)
-[ -n "$main" ] || die "no package source for Debian 12 in /etc/apt/sources.list.d/*.sources" "run on a Debian 12"
-security=$(mirror bookworm-security)
-
+rm -rf "$folder/usr"
+mkdir -p "$folder/packages"
 # Compiler and libraries are those of this suite; the foreign standard libraries of the same version come with the next one.
-source_of() {
-  printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nArchitectures: %s\n' "$@"
-  printf 'Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n\n'
-}
-{
-  source_of "$main" bookworm amd64
-  source_of "${security:-$main}" bookworm-security "amd64 arm64"
-  source_of "$main" trixie "arm64 armhf riscv64"
-} >"$state/etc/sources.list.d/all.sources"
-cat >"$state/apt.conf" <<CONF
-APT::Architecture "amd64";
-APT::Architectures { "amd64"; "arm64"; "armhf"; "riscv64"; };
-APT::Default-Release "bookworm";
-APT::Install-Recommends "false";
-APT::Sandbox::User "root";
-Acquire::Languages "none";
-Dir::Etc "$state/etc";
-Dir::State "$state";
-Dir::State::Lists "$state/lists";
-Dir::State::status "$state/status";
-Dir::Cache "$state/cache";
-CONF
-export APT_CONFIG=$state/apt.conf
-apt-get -qq update
+apt_apart "$state" "bookworm amd64" "bookworm-security amd64 arm64" "trixie arm64 armhf riscv64"
 
 package=rustc-web
 version=$(apt-cache madison "$package" | awk -F' *[|] *' '/bookworm-security.*amd64/ { print $2; exit }')

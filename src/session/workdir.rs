@@ -7,6 +7,9 @@ use std::time::Duration;
 
 const ASK: Duration = Duration::from_secs(30);
 
+/// The one place of an Android device where the shell's account may write and run programs.
+const ADB_WORKDIR: &str = "/data/local/tmp/farmgate";
+
 /// Makes folder `$1` and what it holds; each exit status is one thing that can be wrong. Prints owner and mode.
 const PREPARE: &str = r#"umask 077
 d=$1
@@ -72,11 +75,14 @@ fn locate(transport: &mut dyn Transport, device: &Device) -> Result<String> {
             return Ok(format!("{}/farmgate/device", trimmed(&cache)));
         }
     }
+    if let (TransportConfig::Adb(_), None) = (&device.transport, asked) {
+        return Ok(ADB_WORKDIR.to_owned());
+    }
     let home = home(transport)?;
     let inside = match (asked, &device.transport) {
         (Some(path), _) => path.strip_prefix("~/").unwrap_or(path),
         (None, TransportConfig::Local(_)) => ".cache/farmgate/device",
-        (None, TransportConfig::Ssh(_)) => ".farmgate",
+        (None, _) => ".farmgate",
     };
     Ok(format!("{}/{}", trimmed(&home), trimmed(inside)))
 }

@@ -4,12 +4,14 @@
 //! escaped wherever it enters a message. Failures of device or link are INFRA; whoever has not touched anything yet may
 //! turn them into usage errors.
 
+mod adb;
 mod local;
 pub mod shell;
 mod ssh;
 mod ssh_config;
 
 pub use crate::process::Output;
+pub use adb::AdbTransport;
 pub use local::LocalTransport;
 pub use ssh::{SshTransport, Surroundings};
 
@@ -78,6 +80,9 @@ pub fn connect(device: &Device) -> Result<Box<dyn Transport>> {
         TransportConfig::Ssh(ssh) => SshTransport::connect(ssh, &Surroundings::of_process())
             .map(|t| Box::new(t) as Box<dyn Transport>)
             .map_err(|e| e.on_device(&device.name)),
+        TransportConfig::Adb(adb) => {
+            AdbTransport::connect(adb).map(|t| Box::new(t) as Box<dyn Transport>).map_err(|e| e.on_device(&device.name))
+        }
     }
 }
 

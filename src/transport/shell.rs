@@ -7,6 +7,15 @@
 
 use crate::error::{Error, Result};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::Write;
+use std::path::Path;
+
+/// Reads `$3` bytes of `$1` from byte `$2` (counted from 1).
+pub(super) const READ_FROM: &str = r#"if [ ! -e "$1" ]; then echo "no such file" >&2; exit 1; fi
+tail -c "+$2" < "$1" | head -c "$3""#;
+
+/// Reads all of `$1`.
+pub(super) const READ_WHOLE: &str = r#"cat < "$1""#;
 
 /// The longest command line, in bytes; the kernel takes 128 KiB in one argument.
 const COMMAND_BYTES_MAX: usize = 100 << 10;
@@ -133,6 +142,27 @@ impl Unwrapper {
             None => sink(&self.held).map(|()| None),
         }
     }
+}
+
+/// Where a talk's stdout goes.
+pub(super) type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
+
+/// Writes what `talk` hands to its sink, at most `bytes_max` bytes, to `local`, which appears whole or not at all. Gives
+/// the size.
+pub(super) fn receive_file(local: &Path, bytes_max: u64, talk: &mut dyn FnMut(Sink<'_>) -> Result<()>) -> Result<u64> {
+    let fault = |e: &std::io::Error| Error::io("cannot write the file that is pulled", local, e);
+    let folder = local.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut part = tempfile::NamedTempFile::new_in(folder).map_err(|e| fault(&e))?;
+    let mut done_bytes = 0u64;
+    talk(&mut |piece: &[u8]| {
+        done_bytes += piece.len() as u64;
+        if done_bytes > bytes_max {
+            return Err(Error::infra(format!("the file on the device has more than {bytes_max} bytes")));
+        }
+        part.write_all(piece).map_err(|e| fault(&e))
+    })?;
+    part.persist(local).map_err(|e| fault(&e.error))?;
+    Ok(done_bytes)
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {

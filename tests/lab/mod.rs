@@ -1,6 +1,8 @@
 //! A lab for tests: a real ssh server on a loopback port, with keys and known hosts of its own.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod device;
+
 use farmgate::device::SshConfig;
 use farmgate::transport::{SshTransport, Surroundings};
 use std::io::BufRead;

@@ -12,7 +12,7 @@ mod target;
 
 pub use target::Surroundings;
 
-use super::shell::{Unwrapper, command_line, random_word};
+use super::shell::{READ_FROM, READ_WHOLE, Unwrapper, command_line, random_word, receive_file};
 use super::{Deadline, Output, Transport};
 use crate::device::SshConfig;
 use crate::error::{Error, Result};
@@ -41,10 +41,6 @@ cat > "$1" && n=$(wc -c < "$1") && if [ "$n" -ne "$2" ]; then echo "got $n bytes
   chmod "$3" "$1" && mv -f -- "$1" "$4" && exit 0
 rm -f -- "$1"
 exit 1"#;
-
-/// Reads `$3` bytes of `$1` from byte `$2` (counted from 1).
-const READ_FROM: &str = r#"if [ ! -e "$1" ]; then echo "no such file" >&2; exit 1; fi
-tail -c "+$2" < "$1" | head -c "$3""#;
 
 /// An ssh connection to a device, made again when it was lost.
 pub struct SshTransport {
@@ -439,24 +435,12 @@ impl Transport for SshTransport {
     }
 
     fn pull(&mut self, remote: &str, local: &Path, bytes_max: u64, deadline: Duration) -> Result<u64> {
-        let fault = |e: &std::io::Error| Error::io("cannot write the file that is pulled", local, e);
-        let folder = local.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut part = tempfile::NamedTempFile::new_in(folder).map_err(|e| fault(&e))?;
-        let mut done_bytes = 0u64;
-        let mut sink = |piece: &[u8]| {
-            done_bytes += piece.len() as u64;
-            if done_bytes > bytes_max {
-                return Err(Error::infra(format!("the file on the device has more than {bytes_max} bytes")));
-            }
-            part.write_all(piece).map_err(|e| fault(&e))
-        };
-        let argv = ["sh", "-c", "cat < \"$1\"", "sh", remote];
-        let output = self.converse(Talk { argv: &argv, input: None, sink: &mut sink }, &Deadline::after(deadline))?;
-        if !output.is_success() {
-            return Err(self.cannot("read", remote, &output.ending()));
-        }
-        part.persist(local).map_err(|e| fault(&e.error))?;
-        Ok(done_bytes)
+        let deadline = Deadline::after(deadline);
+        receive_file(local, bytes_max, &mut |sink| {
+            let argv = ["sh", "-c", READ_WHOLE, "sh", remote];
+            let output = self.converse(Talk { argv: &argv, input: None, sink }, &deadline)?;
+            if output.is_success() { Ok(()) } else { Err(self.cannot("read", remote, &output.ending())) }
+        })
     }
 
     fn read_from(&mut self, remote: &str, offset_bytes: u64, bytes_max: usize, deadline: Duration) -> Result<Vec<u8>> {

@@ -1,120 +1,101 @@
-//! One row with one vector: what decoding a token spends its time on. Scales are looked at eight at a time, so that what
-//! is left for each group of 32 codes is unpacking, multiplying and one fused multiply-add; the K types sum whole numbers
-//! over 256 elements, scales included, and touch floats once a block. Of these, `vpdpbusd` would save nothing: a group is one
-//! register, so that its scale takes as many instructions after four products as after two.
-
-// Tiles are indexed by row, vector and group; iterators over parallel arrays would hide which is which.
-#![allow(clippy::needless_range_loop)]
+//! Eight rows with one vector, where weights lie row by row: a row's products are summed across its register in whole
+//! numbers, so that floats are touched a row a lane and in the order that strips have.
 
 use super::dot::Dot;
-use super::formats::{Format, Large, Small};
-use super::{GROUP, PREFETCH_BYTES, group_scale, horizontal, multiply, multiply_scaled};
+use super::formats::{Large, Small};
+use super::strips::{GROUPS, STRIP, halves_of};
+use super::sums::{Eight, across, add_large, add_small, steps_of_offsets};
+use super::{GROUP, PREFETCH_BYTES, group_scale, multiply, multiply_scaled};
 use crate::kernels::Activations;
 use std::arch::x86_64::*;
 
-/// Blocks of 32 whose scales are handled together.
-const TOGETHER: usize = 8;
-
-/// A row in blocks of 32.
+/// Rows in blocks of 32.
 ///
 /// # Safety
-/// The processor has AVX2, FMA, F16C and `D`'s instruction; `row` is whole blocks of `F`, as many as vector `n` of `acts` has groups.
+/// The processor has AVX2, FMA, F16C and `D`'s instruction; rows are whole blocks of `F`, as many as vector `n` of `acts`
+/// has groups.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn small_blocks<F: Small, D: Dot>(row: &[u8], acts: &Activations, n: usize) -> f32 {
-    let (codes, scales, sums) = (acts.codes(n).as_ptr(), acts.scales(n), acts.sums_32(n));
-    let mut sum = [_mm256_setzero_ps(); 2];
-    let mut offset = _mm256_setzero_ps();
-    let whole = scales.len() / TOGETHER * TOGETHER;
-    for first in (0..whole).step_by(TOGETHER) {
-        let blocks = &row[first * F::BYTES..][..TOGETHER * F::BYTES];
-        fetch_ahead(blocks);
-        let mut together = [0.0f32; TOGETHER];
-        // SAFETY: eight blocks, scales and sums from `first` on are there; `together` has room for eight.
+pub(super) unsafe fn small_blocks<F: Small, D: Dot>(rows: [&[u8]; STRIP], acts: &Activations, n: usize) -> __m256 {
+    let (codes, scales, sums) = (acts.codes(n), acts.scales(n), acts.sums_32(n));
+    let mut sum = _mm256_setzero_ps();
+    for (b, (&act_scale, &act_sum)) in scales.iter().zip(sums).enumerate() {
+        // SAFETY: the block and the group of the vector are there; `D`'s instruction is too.
         unsafe {
-            let weight_scales = eight_halves::<F>(blocks, 0);
-            let act_scales = _mm256_loadu_ps(scales.as_ptr().add(first));
-            _mm256_storeu_ps(together.as_mut_ptr(), _mm256_mul_ps(weight_scales, act_scales));
-            let act_sums = _mm256_loadu_ps(sums.as_ptr().add(first));
-            if F::MINIMUM {
-                offset = _mm256_fnmadd_ps(eight_halves::<F>(blocks, 2), act_sums, offset);
-            } else if F::OFFSET {
-                offset = _mm256_fmadd_ps(weight_scales, act_sums, offset);
-            }
-        }
-        for i in 0..TOGETHER {
-            // SAFETY: the block and the group of the vector are there.
-            let products = unsafe { block_products::<F, D>(&blocks[i * F::BYTES..], codes.add((first + i) * GROUP)) };
-            sum[i % 2] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), _mm256_set1_ps(together[i]), sum[i % 2]);
+            let blocks = rows.map(|row| row.get_unchecked(b * F::BYTES..(b + 1) * F::BYTES));
+            let act = _mm256_loadu_si256(codes.as_ptr().add(b * GROUP).cast());
+            let whole = across(|r| {
+                fetch_ahead(blocks[r]);
+                multiply::<F, D>(F::codes(blocks[r], 0), act)
+            });
+            let blocks = blocks.map(Some);
+            let minimum = if F::MINIMUM { halves_of(blocks, 2) } else { _mm256_setzero_ps() };
+            let eight = Eight { scale: halves_of(blocks, 0), minimum };
+            sum = add_small::<F>(sum, whole, eight, F::STEPS, (act_scale, act_sum));
         }
     }
-    let steps = if F::MINIMUM { 1.0 } else { F::STEPS };
-    let mut offset = horizontal(offset) * steps;
-    for (i, block) in row.chunks_exact(F::BYTES).enumerate().skip(whole) {
-        // SAFETY: as above.
-        let ((scale, off), products) =
-            unsafe { (F::scale_and_offset(block), block_products::<F, D>(block, codes.add(i * GROUP))) };
-        sum[0] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), _mm256_set1_ps(scale * scales[i]), sum[0]);
-        offset += off * sums[i];
-    }
-    horizontal(_mm256_add_ps(sum[0], sum[1])) - offset
+    sum
 }
 
-/// A row in blocks of 256.
+/// Rows in blocks of 256.
 ///
 /// # Safety
-/// The processor has AVX2, FMA and F16C; `row` is whole blocks of `F`, as many elements as vector `n` of `acts` has.
+/// The processor has AVX2, FMA and F16C; rows are whole blocks of `F`, as many elements as vector `n` of `acts` has.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn large_blocks<F: Large>(row: &[u8], acts: &Activations, n: usize) -> f32 {
-    let (codes, scales) = (acts.codes(n).as_ptr(), acts.scales(n));
-    let sums = if F::HALVES { acts.sums_16(n) } else { acts.sums_32(n) };
-    let per_block = if F::HALVES { 16 } else { 8 };
+pub(super) unsafe fn large_blocks<F: Large>(rows: [&[u8]; STRIP], acts: &Activations, n: usize) -> __m256 {
+    let (codes, scales, code_sums) = (acts.codes(n), acts.scales(n), acts.code_sums(n));
     let mut sum = _mm256_setzero_ps();
-    let mut offset = _mm256_setzero_ps();
-    for (i, block) in row.chunks_exact(F::BYTES).enumerate() {
-        fetch_ahead(block);
+    for b in 0..scales.len() / GROUPS {
+        let mut whole = [_mm256_setzero_si256(); STRIP];
+        let mut offsets = [_mm256_setzero_si256(); STRIP];
         // SAFETY: the block and its part of the vector are there.
         unsafe {
-            let head = F::head(block);
-            let products = _mm256_cvtepi32_ps(large_products::<F>(block, head.scales, codes.add(i * 8 * GROUP)));
-            // the vector's scale is shared by the block's eight groups, see `ActivationFormat::Q8K`
-            sum = _mm256_fmadd_ps(products, _mm256_set1_ps(head.scale * scales[i * 8]), sum);
-            let act_sums = sums.as_ptr().add(i * per_block);
-            offset = _mm256_fmadd_ps(head.offsets[0], _mm256_loadu_ps(act_sums), offset);
-            if F::HALVES {
-                offset = _mm256_fmadd_ps(head.offsets[1], _mm256_loadu_ps(act_sums.add(8)), offset);
+            let blocks = rows.map(|row| row.get_unchecked(b * F::BYTES..(b + 1) * F::BYTES));
+            let act_sums = sums_of_parts::<F>(code_sums.as_ptr().add(b * 2 * GROUPS));
+            for r in 0..STRIP {
+                fetch_ahead(blocks[r]);
+                let head = F::head(blocks[r]);
+                whole[r] = products::<F>(blocks[r], head.scales, codes.as_ptr().add(b * GROUPS * GROUP));
+                offsets[r] = _mm256_madd_epi16(head.offsets, act_sums);
+                if !F::MINIMUMS {
+                    whole[r] = _mm256_sub_epi32(whole[r], steps_of_offsets::<F>(offsets[r]));
+                }
             }
+            let blocks = blocks.map(Some);
+            let minimum = if F::MINIMUMS { halves_of(blocks, F::MINIMUM_AT) } else { _mm256_setzero_ps() };
+            let eight = Eight { scale: halves_of(blocks, F::SCALE_AT), minimum };
+            let taken_off = if F::MINIMUMS { across(|r| offsets[r]) } else { _mm256_setzero_si256() };
+            sum = add_large::<F>(sum, across(|r| whole[r]), taken_off, eight, scales[b * GROUPS]);
         }
     }
-    horizontal(_mm256_sub_ps(sum, offset))
+    sum
 }
 
-/// Products of a block of 256 times the sub-block scales, in whole numbers. The largest sum, of Q6_K, stays below
+/// Sums of a vector's codes for each part of a block, in order as `LargeHead::offsets` has the parts.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn sums_of_parts<F: Large>(code_sums: *const i16) -> __m256i {
+    // SAFETY: the caller gives 16 sums. A sum of 32 codes fits 16 bits.
+    unsafe {
+        if F::HALVES {
+            return _mm256_loadu_si256(code_sums.cast());
+        }
+        let (low, high) = (_mm_loadu_si128(code_sums.cast()), _mm_loadu_si128(code_sums.add(8).cast()));
+        _mm256_zextsi128_si256(_mm_hadd_epi16(low, high))
+    }
+}
+
+/// Products of a block of 256 times the scales of its parts, in whole numbers. The largest sum, of Q6_K, stays below
 /// 2 x 8 x 2 x 63 x 127 x 128 = 2^25.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn large_products<F: Large>(block: &[u8], scales: __m256i, codes: *const i8) -> __m256i {
+unsafe fn products<F: Large>(block: &[u8], scales: __m256i, codes: *const i8) -> __m256i {
     let mut sums = [_mm256_setzero_si256(); 2];
-    for g in 0..8 {
+    for g in 0..GROUPS {
         // SAFETY: the caller gives a whole block and 256 codes.
         let (weight, act) = unsafe { (F::codes(block, g), _mm256_loadu_si256(codes.add(g * GROUP).cast())) };
         sums[g % 2] = _mm256_add_epi32(sums[g % 2], multiply_scaled(weight, act, group_scale(scales, g)));
     }
     _mm256_add_epi32(sums[0], sums[1])
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn block_products<F: Format, D: Dot>(block: &[u8], codes: *const i8) -> __m256i {
-    // SAFETY: the caller gives a block and 32 codes; `D`'s instruction is there.
-    unsafe { multiply::<F, D>(F::codes(block, 0), _mm256_loadu_si256(codes.cast())) }
-}
-
-/// The half-precision numbers at byte `at` of eight blocks.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn eight_halves<F: Format>(blocks: &[u8], at: usize) -> __m256 {
-    let half = |i: usize| i16::from_le_bytes([blocks[i * F::BYTES + at], blocks[i * F::BYTES + at + 1]]);
-    _mm256_cvtph_ps(_mm_setr_epi16(half(0), half(1), half(2), half(3), half(4), half(5), half(6), half(7)))
 }
 
 /// Asks for the cache lines that follow some way behind `bytes`.

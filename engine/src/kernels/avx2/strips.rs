@@ -164,7 +164,7 @@ pub(super) const fn parts<F: Large>() -> usize {
 /// The half-precision numbers at byte `at` of eight blocks.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn halves_of(blocks: [Option<&[u8]>; STRIP], at: usize) -> __m256 {
+fn halves_of(blocks: [Option<&[u8]>; STRIP], at: usize) -> __m256 {
     let half = |r: usize| blocks[r].map_or(0, |block| i16::from_le_bytes([block[at], block[at + 1]]));
     _mm256_cvtph_ps(_mm_setr_epi16(half(0), half(1), half(2), half(3), half(4), half(5), half(6), half(7)))
 }

@@ -103,12 +103,9 @@ pub(super) fn pair_of(sums: [__m256i; 2], pair: usize) -> __m256i {
 /// The sums of the eight lanes of each register, in order.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn across(r: impl Fn(usize) -> __m256i) -> __m256i {
-    let four = |first: usize| {
-        let low = _mm256_hadd_epi32(r(first), r(first + 1));
-        _mm256_hadd_epi32(low, _mm256_hadd_epi32(r(first + 2), r(first + 3)))
-    };
-    let (low, high) = (four(0), four(STRIP / 2));
+pub(super) fn across(r: [__m256i; STRIP]) -> __m256i {
+    let low = _mm256_hadd_epi32(_mm256_hadd_epi32(r[0], r[1]), _mm256_hadd_epi32(r[2], r[3]));
+    let high = _mm256_hadd_epi32(_mm256_hadd_epi32(r[4], r[5]), _mm256_hadd_epi32(r[6], r[7]));
     let halves = (_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high));
     _mm256_add_epi32(halves.0, halves.1)
 }

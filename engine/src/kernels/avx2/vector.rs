@@ -1,13 +1,61 @@
-//! Eight rows with one vector, where weights lie row by row: a row's products are summed across its register in whole
-//! numbers, so that floats are touched a row a lane and in the order that strips have.
+//! Eight rows with one vector, where weights lie row by row. A row's products are summed in whole numbers block by block, as
+//! memory has them; then those of eight rows are turned, so that floats are touched a row a lane and in the order that
+//! strips have.
+
+// Registers are indexed by row and block.
+#![allow(clippy::needless_range_loop)]
 
 use super::dot::Dot;
 use super::formats::{Large, Small};
-use super::strips::{GROUPS, STRIP, halves_of};
+use super::strips::{GROUPS, STRIP};
 use super::sums::{Eight, across, add_large, add_small, steps_of_offsets};
-use super::{GROUP, PREFETCH_BYTES, group_scale, multiply, multiply_scaled};
+use super::{GROUP, PREFETCH_BYTES, group_scale, multiply, multiply_scaled, transpose};
 use crate::kernels::Activations;
 use std::arch::x86_64::*;
+
+/// Blocks of a row that are looked at before the next row.
+const CHUNK: usize = 64;
+/// Blocks whose sums are one register.
+const TOGETHER: usize = 8;
+
+/// Whole numbers of eight rows, one for each block of a chunk.
+type Numbers = [[i32; CHUNK]; STRIP];
+
+/// What eight rows have in a chunk.
+pub(super) struct Chunk {
+    whole: Numbers,
+    offsets: Numbers,
+}
+
+impl Chunk {
+    pub(super) const fn new() -> Self {
+        Self { whole: [[0; CHUNK]; STRIP], offsets: [[0; CHUNK]; STRIP] }
+    }
+}
+
+/// The numbers of eight rows for eight blocks from `first` on: a block a register.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn by_block(numbers: &Numbers, first: usize) -> [__m256i; TOGETHER] {
+    let mut rows = [_mm256_setzero_ps(); STRIP];
+    for r in 0..STRIP {
+        // SAFETY: the slice has eight numbers; as floats they are only moved.
+        rows[r] = unsafe { _mm256_loadu_ps(numbers[r][first..first + TOGETHER].as_ptr().cast()) };
+    }
+    transpose(rows).map(|v| _mm256_castps_si256(v))
+}
+
+/// The half-precision numbers at byte `at` of eight rows.
+///
+/// # Safety
+/// The processor has AVX2 and F16C; the rows have these two bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn eight_halves(rows: &[*const u8; STRIP], at: usize) -> __m256 {
+    // SAFETY: this function's contract.
+    let half = |r: usize| unsafe { rows[r].add(at).cast::<i16>().read_unaligned() };
+    _mm256_cvtph_ps(_mm_setr_epi16(half(0), half(1), half(2), half(3), half(4), half(5), half(6), half(7)))
+}
 
 /// Rows in blocks of 32.
 ///
@@ -15,25 +63,83 @@ use std::arch::x86_64::*;
 /// The processor has AVX2, FMA, F16C and `D`'s instruction; rows are whole blocks of `F`, as many as vector `n` of `acts`
 /// has groups.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn small_blocks<F: Small, D: Dot>(rows: [&[u8]; STRIP], acts: &Activations, n: usize) -> __m256 {
+pub(super) unsafe fn small_blocks<F: Small, D: Dot>(
+    rows: [*const u8; STRIP],
+    acts: &Activations,
+    n: usize,
+    chunk: &mut Chunk,
+) -> __m256 {
     let (codes, scales, sums) = (acts.codes(n), acts.scales(n), acts.sums_32(n));
     let mut sum = _mm256_setzero_ps();
-    for (b, (&act_scale, &act_sum)) in scales.iter().zip(sums).enumerate() {
-        // SAFETY: the block and the group of the vector are there; `D`'s instruction is too.
+    for first in (0..scales.len()).step_by(CHUNK) {
+        let count = (scales.len() - first).min(CHUNK);
+        // SAFETY: the blocks and their groups of the vector are there; `D`'s instruction is too.
         unsafe {
-            let blocks = rows.map(|row| row.get_unchecked(b * F::BYTES..(b + 1) * F::BYTES));
-            let act = _mm256_loadu_si256(codes.as_ptr().add(b * GROUP).cast());
-            let whole = across(|r| {
-                fetch_ahead(blocks[r]);
-                multiply::<F, D>(F::codes(blocks[r], 0), act)
-            });
-            let blocks = blocks.map(Some);
-            let minimum = if F::MINIMUM { halves_of(blocks, 2) } else { _mm256_setzero_ps() };
-            let eight = Eight { scale: halves_of(blocks, 0), minimum };
-            sum = add_small::<F>(sum, whole, eight, F::STEPS, (act_scale, act_sum));
+            for r in 0..STRIP {
+                let blocks = rows[r].add(first * F::BYTES);
+                small_row::<F, D>(blocks, count, codes.as_ptr().add(first * GROUP), &mut chunk.whole[r]);
+            }
+            for eight in (0..count).step_by(TOGETHER) {
+                let whole = by_block(&chunk.whole, eight);
+                for (i, b) in (first + eight..first + count).take(TOGETHER).enumerate() {
+                    let at = b * F::BYTES;
+                    let minimum = if F::MINIMUM { eight_halves(&rows, at + 2) } else { _mm256_setzero_ps() };
+                    let numbers = Eight { scale: eight_halves(&rows, at), minimum };
+                    let of_vector = (*scales.get_unchecked(b), *sums.get_unchecked(b));
+                    sum = add_small::<F>(sum, whole[i], numbers, F::STEPS, of_vector);
+                }
+            }
         }
     }
     sum
+}
+
+/// Sums of the products of `count` blocks of a row.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn small_row<F: Small, D: Dot>(blocks: *const u8, count: usize, codes: *const i8, to: &mut [i32; CHUNK]) {
+    let mut b = 0;
+    // SAFETY: the caller gives as many blocks, and 32 codes for each; `D`'s instruction is there.
+    unsafe {
+        while b + 8 <= count {
+            fetch_ahead(blocks.add(b * F::BYTES), 8 * F::BYTES);
+            let eight = small_group::<F, D, 8>(blocks.add(b * F::BYTES), codes.add(b * GROUP));
+            _mm256_storeu_si256(to[b..b + 8].as_mut_ptr().cast(), eight);
+            b += 8;
+        }
+        if b + 4 <= count {
+            fetch_ahead(blocks.add(b * F::BYTES), 4 * F::BYTES);
+            let four = small_group::<F, D, 4>(blocks.add(b * F::BYTES), codes.add(b * GROUP));
+            _mm_storeu_si128(to[b..b + 4].as_mut_ptr().cast(), _mm256_castsi256_si128(four));
+            b += 4;
+        }
+        if b + 2 <= count {
+            fetch_ahead(blocks.add(b * F::BYTES), 2 * F::BYTES);
+            let two = small_group::<F, D, 2>(blocks.add(b * F::BYTES), codes.add(b * GROUP));
+            _mm_storel_epi64(to[b..b + 2].as_mut_ptr().cast(), _mm256_castsi256_si128(two));
+            b += 2;
+        }
+        if b < count {
+            let one = small_group::<F, D, 1>(blocks.add(b * F::BYTES), codes.add(b * GROUP));
+            to[b] = _mm256_cvtsi256_si32(one);
+        }
+    }
+}
+
+/// Sums of the products of N blocks of a row, at most eight.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn small_group<F: Small, D: Dot, const N: usize>(blocks: *const u8, codes: *const i8) -> __m256i {
+    let mut products = [_mm256_setzero_si256(); TOGETHER];
+    for b in 0..N {
+        // SAFETY: the caller gives as many blocks, and 32 codes for each; `D`'s instruction is there.
+        unsafe {
+            let block = std::slice::from_raw_parts(blocks.add(b * F::BYTES), F::BYTES);
+            let act = _mm256_loadu_si256(codes.add(b * GROUP).cast());
+            products[b] = multiply::<F, D>(F::codes(block, 0), act);
+        }
+    }
+    across(products)
 }
 
 /// Rows in blocks of 256.
@@ -41,33 +147,81 @@ pub(super) unsafe fn small_blocks<F: Small, D: Dot>(rows: [&[u8]; STRIP], acts: 
 /// # Safety
 /// The processor has AVX2, FMA and F16C; rows are whole blocks of `F`, as many elements as vector `n` of `acts` has.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn large_blocks<F: Large>(rows: [&[u8]; STRIP], acts: &Activations, n: usize) -> __m256 {
+pub(super) unsafe fn large_blocks<F: Large>(
+    rows: [*const u8; STRIP],
+    acts: &Activations,
+    n: usize,
+    chunk: &mut Chunk,
+) -> __m256 {
     let (codes, scales, code_sums) = (acts.codes(n), acts.scales(n), acts.code_sums(n));
+    let blocks = scales.len() / GROUPS;
     let mut sum = _mm256_setzero_ps();
-    for b in 0..scales.len() / GROUPS {
-        let mut whole = [_mm256_setzero_si256(); STRIP];
-        let mut offsets = [_mm256_setzero_si256(); STRIP];
-        // SAFETY: the block and its part of the vector are there.
+    for first in (0..blocks).step_by(CHUNK) {
+        let count = (blocks - first).min(CHUNK);
+        // SAFETY: the blocks and their parts of the vector are there.
         unsafe {
-            let blocks = rows.map(|row| row.get_unchecked(b * F::BYTES..(b + 1) * F::BYTES));
-            let act_sums = sums_of_parts::<F>(code_sums.as_ptr().add(b * 2 * GROUPS));
+            let (codes, code_sums) =
+                (codes.as_ptr().add(first * GROUPS * GROUP), code_sums.as_ptr().add(first * 2 * GROUPS));
             for r in 0..STRIP {
-                fetch_ahead(blocks[r]);
-                let head = F::head(blocks[r]);
-                whole[r] = products::<F>(blocks[r], head.scales, codes.as_ptr().add(b * GROUPS * GROUP));
-                offsets[r] = _mm256_madd_epi16(head.offsets, act_sums);
-                if !F::MINIMUMS {
-                    whole[r] = _mm256_sub_epi32(whole[r], steps_of_offsets::<F>(offsets[r]));
+                large_row::<F>((rows[r].add(first * F::BYTES), count), codes, code_sums, chunk, r);
+            }
+            for eight in (0..count).step_by(TOGETHER) {
+                let whole = by_block(&chunk.whole, eight);
+                let offsets =
+                    if F::MINIMUMS { by_block(&chunk.offsets, eight) } else { [_mm256_setzero_si256(); TOGETHER] };
+                for (i, b) in (first + eight..first + count).take(TOGETHER).enumerate() {
+                    let at = b * F::BYTES;
+                    let minimum =
+                        if F::MINIMUMS { eight_halves(&rows, at + F::MINIMUM_AT) } else { _mm256_setzero_ps() };
+                    let numbers = Eight { scale: eight_halves(&rows, at + F::SCALE_AT), minimum };
+                    sum = add_large::<F>(sum, whole[i], offsets[i], numbers, *scales.get_unchecked(b * GROUPS));
                 }
             }
-            let blocks = blocks.map(Some);
-            let minimum = if F::MINIMUMS { halves_of(blocks, F::MINIMUM_AT) } else { _mm256_setzero_ps() };
-            let eight = Eight { scale: halves_of(blocks, F::SCALE_AT), minimum };
-            let taken_off = if F::MINIMUMS { across(|r| offsets[r]) } else { _mm256_setzero_si256() };
-            sum = add_large::<F>(sum, across(|r| whole[r]), taken_off, eight, scales[b * GROUPS]);
         }
     }
     sum
+}
+
+/// Sums of the products of some blocks of row `r`, scales included, and of its offsets.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn large_row<F: Large>(
+    (blocks, count): (*const u8, usize),
+    codes: *const i8,
+    code_sums: *const i16,
+    chunk: &mut Chunk,
+    r: usize,
+) {
+    for b in 0..count {
+        // SAFETY: the caller gives 256 codes and 16 sums of them for each block.
+        unsafe {
+            let block = blocks.add(b * F::BYTES);
+            fetch_ahead(block, F::BYTES);
+            let block = std::slice::from_raw_parts(block, F::BYTES);
+            let head = F::head(block);
+            let whole = products::<F>(block, head.scales, codes.add(b * GROUPS * GROUP));
+            let offsets = _mm256_madd_epi16(head.offsets, sums_of_parts::<F>(code_sums.add(b * 2 * GROUPS)));
+            if F::MINIMUMS {
+                // both sums at once
+                let two = _mm256_hadd_epi32(whole, offsets);
+                let two = _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256::<1>(two));
+                let two = _mm_hadd_epi32(two, two);
+                chunk.whole[r][b] = _mm_cvtsi128_si32(two);
+                chunk.offsets[r][b] = _mm_extract_epi32::<1>(two);
+            } else {
+                chunk.whole[r][b] = horizontal(_mm256_sub_epi32(whole, steps_of_offsets::<F>(offsets)));
+            }
+        }
+    }
+}
+
+/// The sum of eight lanes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn horizontal(eight: __m256i) -> i32 {
+    let four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256::<1>(eight));
+    let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b0100_1110>(four));
+    _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<0b1011_0001>(two)))
 }
 
 /// Sums of a vector's codes for each part of a block, in order as `LargeHead::offsets` has the parts.
@@ -98,11 +252,11 @@ unsafe fn products<F: Large>(block: &[u8], scales: __m256i, codes: *const i8) ->
     _mm256_add_epi32(sums[0], sums[1])
 }
 
-/// Asks for the cache lines that follow some way behind `bytes`.
+/// Asks for the cache lines that follow some way behind these.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn fetch_ahead(bytes: &[u8]) {
-    for line in (0..bytes.len()).step_by(64) {
-        _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(line + PREFETCH_BYTES).cast());
+fn fetch_ahead(at: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(line + PREFETCH_BYTES).cast());
     }
 }

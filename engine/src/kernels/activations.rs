@@ -82,6 +82,7 @@ pub struct Activations {
     format: ActivationFormat,
     n: usize,
     cols: usize,
+    as_alone: bool,
     /// F32, F16, BF16: (n, cols), each vector at a multiple of [`floats_stride`].
     floats: Vec<f32>,
     /// Codes: (n, cols).
@@ -104,12 +105,19 @@ impl Activations {
             format: ActivationFormat::F32,
             n: 0,
             cols: 0,
+            as_alone: false,
             floats: Vec::with_capacity(floats),
             codes: Vec::with_capacity(size),
             scales: Vec::with_capacity(groups),
             sums_32: Vec::with_capacity(groups),
             code_sums: Vec::with_capacity(2 * groups),
         }
+    }
+
+    /// From now on, vectors must have the products that each would have alone. Codes have these in any case; floats, of
+    /// which many are multiplied faster in another order, are slower then.
+    pub fn want_as_alone(&mut self, wanted: bool) {
+        self.as_alone = wanted;
     }
 
     /// Bytes of all buffers.
@@ -171,6 +179,11 @@ impl Activations {
     /// Number of vectors.
     pub fn n(&self) -> usize {
         self.n
+    }
+    /// See [`Self::want_as_alone`].
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // elsewhere all products are as alone
+    pub(super) fn as_alone(&self) -> bool {
+        self.as_alone
     }
     /// Elements of a vector.
     pub fn cols(&self) -> usize {

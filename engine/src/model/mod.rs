@@ -4,7 +4,6 @@ mod architecture;
 mod attention;
 mod cost;
 mod hyperparameters;
-mod inputs;
 mod operators;
 mod repack;
 mod rope;
@@ -14,8 +13,7 @@ mod weights;
 
 pub use architecture::{Architecture, Gate, Rotation};
 pub use hyperparameters::{Hyperparameters, LayerShape, Rope, Yarn};
-pub use inputs::EXACT_TOKENS_MAX;
-pub use session::{BATCH_TOKENS_MAX, Logits, Session};
+pub use session::{BATCH_TOKENS_MAX, EXACT_TOKENS_MAX, Logits, Session};
 
 use crate::error::{EngineError, Result};
 use crate::gguf::{Gguf, LoadMode};

@@ -7,10 +7,9 @@ use super::Model;
 use super::attention::AttentionScratch;
 use super::cost::Batch;
 use super::hyperparameters::Hyperparameters;
-use super::inputs::{EXACT_TOKENS_MAX, Inputs};
 use super::rope::RopeTables;
 use crate::error::{EngineError, Result};
-use crate::kernels::{Isa, vector};
+use crate::kernels::{Activations, Isa, vector};
 use crate::kv_cache::{CacheOptions, KvCache, LayerWidths};
 use crate::pool::Pool;
 use crate::profile::{Operator, Profile, Recorder};
@@ -20,6 +19,8 @@ use std::sync::Arc;
 
 /// Tokens that go through the network together.
 pub const BATCH_TOKENS_MAX: usize = 512;
+/// Most tokens that may go together with the numbers of single steps.
+pub const EXACT_TOKENS_MAX: usize = 32;
 /// Which positions' logits are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Logits {
@@ -41,9 +42,9 @@ pub struct Session {
     scratch: Scratch,
     attention: AttentionScratch,
     /// What products take of the residual stream and of attention's output.
-    inputs: Inputs,
+    inputs: Activations,
     /// What the down projection takes.
-    gated: Inputs,
+    gated: Activations,
     /// Tokens of the largest batch that the buffers hold.
     buffer_tokens: usize,
     logits: Vec<f32>,
@@ -94,8 +95,8 @@ impl Session {
             scratch: Scratch::new(h, 1),
             buffer_tokens: 1,
             attention: AttentionScratch::new(pool.threads(), heads, group, h.key_dim, h.value_dim),
-            inputs: Inputs::new(widest_input(h)),
-            gated: Inputs::new(h.widest(|l| l.ffn)),
+            inputs: Activations::new(widest_input(h), 1),
+            gated: Activations::new(h.widest(|l| l.ffn), 1),
             logits: vec![0.0; model.vocab()],
             logits_finite: true,
             batch_max,
@@ -134,7 +135,7 @@ impl Session {
             };
             self.run_layers(batch, wanted, false);
             if wanted > 0 {
-                self.run_head(n - wanted..n, at, false);
+                self.run_head(n - wanted..n, at);
             }
         }
         let logits = &self.logits[..wanted];
@@ -144,7 +145,7 @@ impl Session {
     }
 
     /// As [`forward`](Self::forward) with [`Logits::All`], and bit for bit what one call of it for each token would give,
-    /// in the logits and in the cache: slower than a batch, faster than single steps, since weights are read once.
+    /// in the logits and in the cache: attention is made for one token after the other.
     /// At most [`EXACT_TOKENS_MAX`] tokens; usage errors as there, with nothing changed.
     pub fn forward_exact(&mut self, ids: &[u32]) -> Result<&[f32]> {
         self.check(ids)?;
@@ -155,7 +156,7 @@ impl Session {
             recorder.begin_pass(n);
         }
         self.run_layers(ids, n, true);
-        self.run_head(0..n, 0, true);
+        self.run_head(0..n, 0);
         let logits = &self.logits[..wanted];
         self.logits_finite &= vector::all_finite(self.model.isa, logits);
         Ok(logits)
@@ -169,8 +170,7 @@ impl Session {
                 "{tokens} tokens are too many for an exact batch, at most {EXACT_TOKENS_MAX} (EXACT_TOKENS_MAX)"
             )));
         }
-        self.inputs.make_room_apart(tokens);
-        self.gated.make_room_apart(tokens);
+        self.make_room(tokens);
         self.reserve_logits(tokens * self.model.vocab())
     }
 
@@ -217,8 +217,11 @@ impl Session {
         self.scratch = Scratch::new(h, 0);
         self.scratch = Scratch::new(h, room);
         self.ropes = RopeTables::new(h, self.model.weights.rope_divisors.as_deref(), room);
-        self.inputs.make_room(room);
-        self.gated.make_room(room);
+        let widest = [widest_input(h), h.widest(|l| l.ffn)];
+        for (buffer, cols_max) in [&mut self.inputs, &mut self.gated].into_iter().zip(widest) {
+            *buffer = Activations::new(0, 0);
+            *buffer = Activations::new(cols_max, room);
+        }
         self.buffer_tokens = room;
     }
 

@@ -6,7 +6,7 @@ mod scratch;
 use super::Model;
 use super::attention::AttentionScratch;
 use super::cost::Batch;
-use super::hyperparameters::Hyperparameters;
+use super::hyperparameters::{Hyperparameters, LayerShape};
 use super::rope::RopeTables;
 use crate::error::{EngineError, Result};
 use crate::kernels::{Activations, Isa, vector};
@@ -61,6 +61,24 @@ fn widest_input(h: &Hyperparameters) -> usize {
     h.hidden.max(h.widest(|l| l.heads) * h.value_dim)
 }
 
+/// What each layer needs of the cache.
+fn widths(h: &Hyperparameters) -> Vec<LayerWidths> {
+    let of = |l: &LayerShape| LayerWidths {
+        kv_heads: l.kv_heads,
+        key_dim: h.key_dim,
+        value_dim: h.value_dim,
+        window: h.window_tokens.filter(|_| l.local),
+    };
+    h.layers.iter().map(of).collect()
+}
+
+fn context_of(config: &EngineConfig) -> Result<usize> {
+    match config.context_tokens as usize {
+        0 => Err(EngineError::usage("a context of 0 tokens holds nothing").hint("ask for at least 1 token")),
+        context => Ok(context),
+    }
+}
+
 impl Session {
     /// A session whose keys and values are kept as the configuration says.
     pub fn new(model: Arc<Model>, config: &EngineConfig) -> Result<Self> {
@@ -73,20 +91,19 @@ impl Session {
         Self::build(model, config, options, BATCH_TOKENS_MAX)
     }
 
+    /// The usage errors of [`Self::new`] for a model of those numbers, without taking memory or starting workers; else the
+    /// bytes of KV cache that such a session comes to hold when its context is full.
+    pub fn foresee(h: &Hyperparameters, config: &EngineConfig) -> Result<u64> {
+        let context = context_of(config)?;
+        Pool::decode_threads_of(config)?;
+        KvCache::bytes_max_of(&widths(h), &CacheOptions::of(config), context, BATCH_TOKENS_MAX.min(context))
+    }
+
     fn build(model: Arc<Model>, config: &EngineConfig, options: &CacheOptions, batch_max: usize) -> Result<Self> {
-        let context = config.context_tokens as usize;
-        if context == 0 {
-            return Err(EngineError::usage("a context of 0 tokens holds nothing").hint("ask for at least 1 token"));
-        }
+        let context = context_of(config)?;
         let h = model.hyperparameters();
-        let widths = h.layers.iter().map(|l| LayerWidths {
-            kv_heads: l.kv_heads,
-            key_dim: h.key_dim,
-            value_dim: h.value_dim,
-            window: h.window_tokens.filter(|_| l.local),
-        });
         let batch_max = batch_max.min(context);
-        let cache = KvCache::new(&widths.collect::<Vec<_>>(), options, context, batch_max)?;
+        let cache = KvCache::new(&widths(h), options, context, batch_max)?;
         let pool = Pool::for_config(config)?;
         let group = h.widest(|l| l.heads / l.kv_heads);
         let heads = h.widest(|l| l.heads);

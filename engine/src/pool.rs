@@ -141,13 +141,10 @@ impl Pool {
             let _ = send.send(affinity::thread_id());
             serve(&shared, worker);
         };
-        let handle = thread::Builder::new()
-            .name(format!("worker-{worker}"))
-            .spawn(body)
-            .map_err(|e| {
-                EngineError::io(format!("cannot start worker thread {worker}"), &e)
-                    .hint("ask for fewer threads, or raise the limits of this process (`ulimit -u`, `ulimit -v`)")
-            })?;
+        let handle = thread::Builder::new().name(format!("worker-{worker}")).spawn(body).map_err(|e| {
+            EngineError::io(format!("cannot start worker thread {worker}"), &e)
+                .hint("ask for fewer threads, or raise the limits of this process (`ulimit -u`, `ulimit -v`)")
+        })?;
         self.wakers.push(handle.thread().clone());
         self.handles.push(handle);
         let id = receive.recv().map_err(|_| EngineError::system(format!("worker thread {worker} did not start")))?;

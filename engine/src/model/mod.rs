@@ -124,6 +124,15 @@ impl Model {
         left.fold(memory::lock(rearranged), Locked::and)
     }
 
+    /// Lets go of what was read of an embedding that is also the head, and rearranged as that: each row that is looked up
+    /// maps its neighbours too, until the whole of it would be in memory twice.
+    fn let_embedding_go(&self) {
+        let Weights { embedding, head, .. } = &self.weights;
+        if head.is_packed() && embedding.name() == head.name() {
+            memory::let_go(embedding.rows_in_file(&self.gguf).data, self.gguf.anonymous_bytes() == 0);
+        }
+    }
+
     /// How weights are rearranged: `none`, or `strips-8`.
     pub fn repack_name(&self) -> &'static str {
         if self.rearranged.is_some() { "strips-8" } else { "none" }

@@ -21,6 +21,9 @@ use std::sync::Arc;
 pub const BATCH_TOKENS_MAX: usize = 512;
 /// Most tokens that may go together with the numbers of single steps.
 pub const EXACT_TOKENS_MAX: usize = 32;
+/// Rows of an embedding that are looked up before what was read of it is let go.
+const EMBEDDING_ROWS_KEPT: usize = 256;
+
 /// Which positions' logits are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Logits {
@@ -50,6 +53,8 @@ pub struct Session {
     logits: Vec<f32>,
     logits_finite: bool,
     batch_max: usize,
+    /// Rows of the embedding that were looked up since it was let go.
+    looked_up: usize,
     /// How keys and values are cached.
     cached_types: (KvType, KvType),
     /// What the cache was filled with, from the first token on; no more of it than the context.
@@ -117,6 +122,7 @@ impl Session {
             logits: vec![0.0; model.vocab()],
             logits_finite: true,
             batch_max,
+            looked_up: 0,
             cached_types: (options.key_type, options.value_type),
             held: Vec::with_capacity(context),
             model,

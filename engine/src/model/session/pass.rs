@@ -1,7 +1,7 @@
 //! The forward pass: a batch through all layers, and some of its tokens through the head.
 
-use super::Session;
 use super::scratch::Scratch;
+use super::{EMBEDDING_ROWS_KEPT, Session};
 use crate::kernels::{Activations, vector};
 use crate::kv_cache::LayerCache;
 use crate::model::Model;
@@ -37,13 +37,18 @@ impl Session {
     /// the last `wanted` tokens come out of the last layer. `exact`: with the numbers of single steps.
     pub(super) fn run_layers(&mut self, ids: &[u32], wanted: usize, exact: bool) {
         self.make_ready(ids.len(), exact);
-        let Self { model, pool, cache, ropes, scratch, attention, inputs, gated, cached_types, .. } = self;
+        let Self { model, pool, cache, ropes, scratch, attention, inputs, gated, cached_types, looked_up, .. } = self;
         let (h, n, first) = (&model.hyperparameters, ids.len(), cache.depth());
         inputs.want_as_alone(exact);
         gated.want_as_alone(exact);
         cache.grow(n);
         let batch = Batch { tokens: n, wanted: n, first, cached: *cached_types };
         embed(model, pool, ids, batch, &mut scratch.residual[..n * h.hidden]);
+        *looked_up += n;
+        if *looked_up >= EMBEDDING_ROWS_KEPT {
+            model.let_embedding_go();
+            *looked_up = 0;
+        }
         ropes.fill(pool, first, n);
         let ops = Operators { pool, isa: model.isa, gguf: &model.gguf, n, eps: h.norm_eps };
         let mut pass = Pass { model, ops, batch, ropes, scratch, attention, inputs, gated, exact };

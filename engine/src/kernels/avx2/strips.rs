@@ -145,8 +145,8 @@ impl Strips {
             put_eight(&mut self.minimums, at, halves_of(blocks, F::MINIMUM_AT));
         }
         let first = at * parts::<F>();
-        for half in 0..halves {
-            for (g, eight) in transpose(scales[half]).into_iter().enumerate() {
+        for (half, scales) in scales.into_iter().enumerate().take(halves) {
+            for (g, eight) in transpose(scales).into_iter().enumerate() {
                 put_pairs(&mut self.whole_scales, first + g * halves + half, _mm256_castps_si256(eight));
             }
         }

@@ -189,8 +189,15 @@ pub enum ModelVerb {
 /// `farmgate engine …`.
 #[derive(Debug, Subcommand)]
 pub enum EngineVerb {
-    /// Build farmhand for this machine and print where it is
-    Build,
+    /// Build farmhand and print where it is [default: for this machine]
+    Build {
+        /// Build for this target, or aarch64, armv7, riscv64, x86_64; may be repeated
+        #[arg(long, value_name = "TARGET")]
+        target: Vec<String>,
+        /// Build for every target among the registered devices
+        #[arg(long, conflicts_with = "target")]
+        all: bool,
+    },
 }
 
 /// `farmgate store …`.

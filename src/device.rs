@@ -2,6 +2,7 @@
 
 use crate::config::{self, Checker, Document, Folders, shipped};
 use crate::error::{Error, Place, Result, nearest};
+use crate::target::Architecture;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use toml::Spanned;
@@ -27,7 +28,7 @@ pub struct Device {
     pub memory_mb: Option<u64>,
     /// Folder on the device that farmgate may use; `None` leaves the choice to the transport.
     pub workdir: Option<String>,
-    /// Rust target; `None` means that the probe finds it.
+    /// Rust target, or the short name of an architecture; `None` means that the device is asked.
     pub target: Option<String>,
     /// One line for the people of the lab.
     pub remarks: Option<String>,
@@ -218,11 +219,13 @@ fn check_paths(check: &mut Checker<'_>, typed: &DeviceToml) {
     if let Some(target) = &typed.target {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.');
         let text = target.get_ref();
-        if text.split('-').count() < 3 || text.len() > config::NAME_CHARS_MAX || !text.chars().all(fits) {
+        let is_short = Architecture::ALL.iter().any(|a| a.name() == text);
+        let is_target = is_short || text.split('-').count() >= 3;
+        if !is_target || text.len() > config::NAME_CHARS_MAX || !text.chars().all(fits) {
             check.fault(
                 target.span(),
                 format!("`{}` is not a Rust target", config::printable(text)),
-                "for instance \"aarch64-unknown-linux-musl\"; `rustc --print target-list` shows all",
+                "for instance \"aarch64-unknown-linux-musl\", or in short \"aarch64\"; `rustc --print target-list` shows all",
             );
         }
     }

@@ -7,6 +7,7 @@ pub mod error;
 pub mod label;
 pub mod metric;
 pub mod run;
+pub mod target;
 
 // judgement: pure, no I/O, no clock; the gate stands on the statistics
 pub mod stats;

@@ -99,7 +99,7 @@ impl<'a> Job<'a> {
     }
     /// Sets an environment variable.
     #[must_use]
-    pub fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Self {
+    pub fn env(mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.command.env(key, value);
         self
     }

@@ -203,9 +203,25 @@ fn a_dry_run_prints_the_plan_and_touches_nothing() {
 
 /// Starts a run that takes a while and waits until it measures.
 fn start_long_run(project: &Project) -> std::process::Child {
-    let child = std::process::Command::new(env!("CARGO_BIN_EXE_farmgate"))
+    start_run_until_it_measures(project, 60, std::process::Command::new(env!("CARGO_BIN_EXE_farmgate")))
+}
+
+fn start_run_until_it_measures(
+    project: &Project,
+    repetitions: u32,
+    mut farmgate: std::process::Command,
+) -> std::process::Child {
+    let child = farmgate
         .current_dir(project.path())
-        .args(["run", "latency", "--repetitions", "60", "--model", &model("tiny-pd-1.3m-Q8_0.gguf"), "--artefacts"])
+        .args([
+            "run",
+            "latency",
+            "--repetitions",
+            &repetitions.to_string(),
+            "--model",
+            &model("tiny-pd-1.3m-Q8_0.gguf"),
+            "--artefacts",
+        ])
         .arg(artefacts())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -239,6 +255,18 @@ fn ctrl_c_keeps_and_marks_what_was_measured() {
     // the device is free again at once
     let again = project.run(&["smoke", "--model", &model("tiny-pd-1.3m-Q8_0.gguf")]);
     assert_eq!(again.status.code(), Some(0), "{}{}", text(&again.stdout), text(&again.stderr));
+}
+
+#[test]
+fn a_run_begun_with_nohup_outlives_its_terminal() {
+    let project = Project::new();
+    let mut nohup = std::process::Command::new("nohup");
+    nohup.arg(env!("CARGO_BIN_EXE_farmgate"));
+    let child = start_run_until_it_measures(&project, 6, nohup);
+    lab::signal(child.id() as i32, libc::SIGHUP);
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{}{}", text(&out.stdout), text(&out.stderr));
+    assert!(!text(&out.stderr).contains("stopping"), "{}", text(&out.stderr));
 }
 
 #[test]

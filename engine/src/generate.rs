@@ -38,9 +38,14 @@ pub struct Generation {
     pub logits_finite: bool,
 }
 
+/// Most tokens that memory is taken for beforehand.
+const ROOM_TOKENS_MAX: usize = 1 << 16;
+
 impl Generation {
-    /// Nothing yet, with room for `tokens_max` tokens.
+    /// Nothing yet, with room for `tokens_max` tokens: up to [`ROOM_TOKENS_MAX`], nothing is allocated for them later.
     pub(crate) fn with_room(tokens_max: usize) -> Self {
+        // whoever asks for a thousand million means "go on"
+        let tokens_max = tokens_max.min(ROOM_TOKENS_MAX);
         Self {
             ids: Vec::with_capacity(tokens_max),
             instants: Vec::with_capacity(tokens_max),

@@ -86,29 +86,9 @@ impl KvCache {
         context_tokens: usize,
         batch_max: usize,
     ) -> Result<Self> {
-        options.policy.check(context_tokens)?;
-        for (dim, kv_type, what) in layers
-            .iter()
-            .flat_map(|l| [(l.key_dim, options.key_type, "keys"), (l.value_dim, options.value_type, "values")])
-        {
-            if kv_type.row_bytes(dim).is_none() {
-                return Err(EngineError::usage(format!(
-                    "{what} of {dim} elements cannot be cached as {}, which has blocks of 32",
-                    kv_type.as_str()
-                ))
-                .hint("use f16 for this model"));
-            }
-        }
-        let too_large = || {
-            EngineError::system(format!("no memory for a kv cache of {context_tokens} tokens"))
-                .hint("ask for a smaller context")
-        };
-        let mut plan = Plan { layers: Vec::with_capacity(layers.len()), arenas: Vec::new() };
-        for widths in layers {
-            plan.add(widths, options, context_tokens, batch_max).ok_or_else(too_large)?;
-        }
+        let plan = Plan::new(layers, options, context_tokens, batch_max)?;
         let arenas = plan.arenas.iter().map(|a| Arena::reserve(a.span, a.slots, a.page_bytes));
-        let arenas = arenas.collect::<Option<Vec<_>>>().ok_or_else(too_large)?;
+        let arenas = arenas.collect::<Option<Vec<_>>>().ok_or_else(|| too_large(context_tokens))?;
         let layers = plan.layers.into_iter().map(|layer| Layer {
             keys: layer.keys.in_pages_of(arenas[layer.arena].page_bytes()),
             values: layer.values.in_pages_of(arenas[layer.arena].page_bytes()),
@@ -116,6 +96,18 @@ impl KvCache {
         });
         let depth_max = if options.policy == KvPolicy::Full { context_tokens } else { usize::MAX };
         Ok(Self { layers: layers.collect(), arenas, context_tokens, depth_max, depth: 0 })
+    }
+
+    /// What [`Self::bytes_max`] of such a cache would be; its usage errors, and nothing is reserved.
+    pub fn bytes_max_of(
+        layers: &[LayerWidths],
+        options: &CacheOptions,
+        context_tokens: usize,
+        batch_max: usize,
+    ) -> Result<u64> {
+        let plan = Plan::new(layers, options, context_tokens, batch_max)?;
+        let bytes = plan.arenas.iter().map(|a| a.slots.count() as u64 * a.page_bytes as u64);
+        Ok(bytes.fold(0, u64::saturating_add))
     }
 
     /// The context asked for, in tokens.
@@ -194,7 +186,34 @@ struct PlannedArena {
     page_bytes: usize,
 }
 
+fn too_large(context_tokens: usize) -> EngineError {
+    EngineError::system(format!("no memory for a kv cache of {context_tokens} tokens"))
+        .hint("ask for a smaller context")
+}
+
 impl Plan {
+    /// For all layers. Usage errors for types and policies that do not fit, a system error when a size overflows.
+    fn new(layers: &[LayerWidths], options: &CacheOptions, context_tokens: usize, batch_max: usize) -> Result<Self> {
+        options.policy.check(context_tokens)?;
+        for (dim, kv_type, what) in layers
+            .iter()
+            .flat_map(|l| [(l.key_dim, options.key_type, "keys"), (l.value_dim, options.value_type, "values")])
+        {
+            if kv_type.row_bytes(dim).is_none() {
+                return Err(EngineError::usage(format!(
+                    "{what} of {dim} elements cannot be cached as {}, which has blocks of 32",
+                    kv_type.as_str()
+                ))
+                .hint("use f16 for this model"));
+            }
+        }
+        let mut plan = Self { layers: Vec::with_capacity(layers.len()), arenas: Vec::new() };
+        for widths in layers {
+            plan.add(widths, options, context_tokens, batch_max).ok_or_else(|| too_large(context_tokens))?;
+        }
+        Ok(plan)
+    }
+
     /// Adds one layer; `None` when a size overflows.
     fn add(&mut self, l: &LayerWidths, options: &CacheOptions, context: usize, batch_max: usize) -> Option<()> {
         let span = options.policy.span(l.window);

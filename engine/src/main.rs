@@ -1,7 +1,11 @@
 //! `farmhand`: parse, call the verb, print error and hint, exit code.
 
 use farmgate_engine::error::EngineError;
+use farmgate_engine::memory::Allocator;
 use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     let argv: Result<Vec<String>, EngineError> = std::env::args_os()
@@ -16,7 +20,7 @@ fn main() -> ExitCode {
     match argv.and_then(|argv| farmgate_engine::verb::dispatch(&argv)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            farmgate_engine::talk::say(format_args!("error: {error}"));
+            farmgate_engine::talk::say_error(&error);
             ExitCode::from(error.exit_code())
         }
     }

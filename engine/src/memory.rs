@@ -1,9 +1,11 @@
 //! Memory of a model: large pages, paging in, locking, and what of it is resident.
 
+mod allocator;
 mod blocks;
 pub mod heap;
 mod region;
 
+pub use allocator::Allocator;
 pub use blocks::{BLOCK_BYTES, in_blocks};
 pub use region::Region;
 

@@ -95,18 +95,8 @@ impl Pool {
     /// that the device lacks; a system error when a thread cannot be started. That a core cannot be had is no error here:
     /// [`Self::affinity_faults`] tells.
     pub fn for_config(config: &EngineConfig) -> Result<Self> {
-        let asked = config.threads.max(config.threads_batch);
-        if asked as usize > THREADS_MAX {
-            return Err(EngineError::usage(format!("{asked} threads are more than the {THREADS_MAX} allowed"))
-                .hint("0 chooses from the device's topology"));
-        }
-        let placement = Topology::device().place(config)?;
+        let placement = placement(config)?;
         let threads = placement.cores.len();
-        if threads > THREADS_MAX {
-            return Err(EngineError::usage(format!("{threads} cores are more than the {THREADS_MAX} workers allowed"))
-                .hint("name fewer cores"));
-        }
-
         let shared = Arc::new(Shared {
             state: Padded(AtomicU64::new(0)),
             next: Padded(AtomicUsize::new(0)),
@@ -136,6 +126,11 @@ impl Pool {
         Ok(pool)
     }
 
+    /// How many workers [`Self::for_config`] would let decode; its usage errors, and nothing is started.
+    pub fn decode_threads_of(config: &EngineConfig) -> Result<usize> {
+        placement(config).map(|placement| placement.decode)
+    }
+
     fn start_worker(&mut self, worker: usize) -> Result<()> {
         let shared = Arc::clone(&self.shared);
         let core = self.placement.cores[worker];
@@ -146,10 +141,10 @@ impl Pool {
             let _ = send.send(affinity::thread_id());
             serve(&shared, worker);
         };
-        let handle = thread::Builder::new()
-            .name(format!("worker-{worker}"))
-            .spawn(body)
-            .map_err(|e| EngineError::io(format!("cannot start worker thread {worker}"), &e))?;
+        let handle = thread::Builder::new().name(format!("worker-{worker}")).spawn(body).map_err(|e| {
+            EngineError::io(format!("cannot start worker thread {worker}"), &e)
+                .hint("ask for fewer threads, or raise the limits of this process (`ulimit -u`, `ulimit -v`)")
+        })?;
         self.wakers.push(handle.thread().clone());
         self.handles.push(handle);
         let id = receive.recv().map_err(|_| EngineError::system(format!("worker thread {worker} did not start")))?;
@@ -267,6 +262,22 @@ impl Pool {
         drop(closing);
         assert!(!self.shared.panicked.load(Ordering::Relaxed), "a worker thread panicked");
     }
+}
+
+/// Where the workers of `config` run. Usage errors as for [`Pool::for_config`].
+fn placement(config: &EngineConfig) -> Result<Placement> {
+    let asked = config.threads.max(config.threads_batch);
+    if asked as usize > THREADS_MAX {
+        return Err(EngineError::usage(format!("{asked} threads are more than the {THREADS_MAX} allowed"))
+            .hint("0 chooses from the device's topology"));
+    }
+    let placement = Topology::device().place(config)?;
+    let threads = placement.cores.len();
+    if threads > THREADS_MAX {
+        return Err(EngineError::usage(format!("{threads} cores are more than the {THREADS_MAX} workers allowed"))
+            .hint("name fewer cores"));
+    }
+    Ok(placement)
 }
 
 /// Closes the region and waits for those inside, also when the owner's own share panics.

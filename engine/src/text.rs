@@ -6,6 +6,14 @@ pub fn escaped(bytes: &[u8], bytes_max: usize) -> String {
     escape(bytes, bytes_max, |c| !is_treacherous(c))
 }
 
+/// Most bytes of a name among other words.
+const NAME_BYTES_MAX: usize = 4096;
+
+/// A name, of a file for instance, as [`escaped`]: for lines in which it must not begin another.
+pub fn one_line(name: &str) -> String {
+    escaped(name.as_bytes(), NAME_BYTES_MAX)
+}
+
 /// As [`escaped`], but keeps line feeds, and keeps the *last* `bytes_max` bytes rather than the first.
 pub fn escaped_tail(bytes: &[u8], bytes_max: usize) -> String {
     let tail = &bytes[bytes.len().saturating_sub(bytes_max)..];

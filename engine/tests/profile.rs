@@ -276,9 +276,16 @@ fn a_profile_that_cannot_be_written_or_compared_is_refused_before_the_run() {
     let missing = folder.path().join("none/trace.json");
     let no_profile = [("--roofline", missing.as_path())];
     let nowhere = [("--profile", missing.as_path())];
-    for (flags, code, text) in [(no_profile, 2, "add --profile FILE"), (nowhere, 5, "cannot create the trace")] {
+    let on_stdout = [("--profile", Path::new("-"))];
+    let folder_itself = [("--profile", folder.path())];
+    for (flags, code, text) in [
+        (no_profile, 2, "add --profile FILE"),
+        (nowhere, 5, "cannot create the trace"),
+        (folder_itself, 5, "cannot create the trace"),
+        (on_stdout, 2, "one that is called `-` is `./-`"),
+    ] {
         let mut command = farmhand();
-        command.args(["bench", "-p", "4", "-n", "0", "-r", "1", "-m"]).arg(&model);
+        command.args(["generate", "-p", "hi", "-n", "1", "-m"]).arg(&model);
         flags.iter().for_each(|(flag, path)| {
             command.arg(flag).arg(path);
         });

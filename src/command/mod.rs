@@ -46,7 +46,7 @@ pub fn run(cli: &Cli) -> Result<Done> {
         }
         Verb::Model(ModelVerb::Inspect { file, json }) => model::inspect(file, *json),
         Verb::Model(ModelVerb::Synth { like, quant, seed, output }) => model::synth(like, quant, *seed, output),
-        Verb::Engine(EngineVerb::Build) => engine::build(&folders),
+        Verb::Engine(EngineVerb::Build { target, all }) => engine::build(&folders, target, *all),
         Verb::Store(StoreVerb::Rebuild) => rebuild(&folders),
         Verb::Demo(args) => demo::demo(&folders, args),
     }

@@ -180,11 +180,27 @@ fn listen_for_ctrl_c() -> Result<()> {
     if INSTALLED.swap(true, Ordering::SeqCst) {
         return Ok(());
     }
+    let nohup = ignores_hangups();
     ctrlc::set_handler(|| {
         if STOP.swap(true, Ordering::SeqCst) {
             std::process::exit(ExitCode::Inconclusive as i32);
         }
         terminal::note("stopping in good order; what was measured is kept (Ctrl-C again leaves at once)");
     })
-    .map_err(|e| Error::infra(format!("cannot listen for Ctrl-C: {e}")))
+    .map_err(|e| Error::infra(format!("cannot listen for Ctrl-C: {e}")))?;
+    if nohup {
+        // the handler above takes hangups for Ctrl-C, but a run begun with nohup is to outlive its terminal
+        // SAFETY: to ignore a signal touches no memory
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+    }
+    Ok(())
+}
+
+/// Whether this process was started with SIGHUP ignored, as `nohup` does.
+fn ignores_hangups() -> bool {
+    // SAFETY: the structure is plain data for which all-zero bytes are valid, and outlives the call that fills it
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_IGN
+    }
 }

@@ -29,8 +29,8 @@ pub struct Order<'a> {
     pub candidate: &'a ModelFile,
     /// The baseline model, in a comparison.
     pub baseline: Option<&'a ModelFile>,
-    /// Engines by target.
-    pub artefacts: &'a BTreeMap<String, Artefact>,
+    /// Engines by device; a device that could not be asked which one it needs has its fault instead.
+    pub artefacts: &'a BTreeMap<String, Result<Artefact>>,
     /// Set when the user wants to stop.
     pub stop: &'a AtomicBool,
 }
@@ -60,11 +60,12 @@ pub fn open_devices(order: &Order<'_>, show: &mut dyn FnMut(&Event)) -> Vec<Resu
         work,
         |part, speaker| {
             speaker.phase(Phase::Connecting);
-            let target = part.device.target.as_deref().unwrap_or(crate::toolchain::host_target());
-            let artefact = order
-                .artefacts
-                .get(target)
-                .ok_or_else(|| Error::usage(format!("no engine for target {target}")).on_device(&part.device.name))?;
+            let name = &part.device.name;
+            let artefact = match order.artefacts.get(name) {
+                Some(Ok(artefact)) => artefact,
+                Some(Err(error)) => return Err(error.clone().on_device(name)),
+                None => return Err(Error::bug("a device of the plan has no engine").on_device(name)),
+            };
             Session::open(&part.device, artefact, &owner, &mut |phase| speaker.phase(phase))
                 .map_err(|e| e.on_device(&part.device.name))
         },

@@ -3,8 +3,11 @@
 //! The only module that speaks the protocol with a device. A session that is dropped stops what it started and gives the
 //! lease back as well as it can; what it cannot reach ends by itself when the lease has run out.
 
+mod architecture;
 mod journal;
 mod workdir;
+
+pub use architecture::architecture;
 
 use crate::agent::{Farmhand, refusal};
 use crate::device::Device;

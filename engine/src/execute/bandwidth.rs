@@ -4,17 +4,17 @@ use crate::protocol::ReasonCode;
 use crate::roofline::ReadBandwidth;
 
 /// Memory bandwidth utilisation above this is no truth. The margin above 1 is for the ceiling, which is measured too.
-pub(super) const MBU_MAX: f64 = 1.1;
+const MBU_MAX: f64 = 1.1;
 /// Weights up to this size may lie in a cache that sysfs does not tell of.
 const CACHE_BYTES_UNKNOWN: u64 = 64 << 20;
 
 /// Bytes that a decode read a second / what this device reads at best.
-pub(super) fn mbu_of(bytes_per_token: u64, tokens_per_s: f64, bandwidth: ReadBandwidth) -> f64 {
+pub(crate) fn mbu_of(bytes_per_token: u64, tokens_per_s: f64, bandwidth: ReadBandwidth) -> f64 {
     bytes_per_token as f64 * tokens_per_s / (bandwidth.read_gb_per_s * 1e9)
 }
 
 /// What speaks against a decode of that utilisation. Weights that fit the last-level cache may be read faster than memory.
-pub(super) fn objection(mbu: f64, weight_bytes: u64, bandwidth: ReadBandwidth) -> Option<ReasonCode> {
+pub(crate) fn objection(mbu: f64, weight_bytes: u64, bandwidth: ReadBandwidth) -> Option<ReasonCode> {
     let cache_bytes = bandwidth.last_level_cache_bytes.unwrap_or(CACHE_BYTES_UNKNOWN);
     (mbu > MBU_MAX && weight_bytes > cache_bytes).then_some(ReasonCode::MbuAboveOne)
 }

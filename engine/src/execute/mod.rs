@@ -3,7 +3,7 @@
 //! Records go out as they come, one JSON line each, never while something is being timed. The supervisor journals them;
 //! it also decides what makes a whole attempt INVALID. What makes a single sample INVALID is decided here.
 
-mod bandwidth;
+pub(crate) mod bandwidth;
 mod identity;
 mod plan;
 mod prompt;

@@ -56,7 +56,10 @@ impl Content {
             let hint = match e.kind() {
                 io::ErrorKind::NotFound => "check the path; a relative one starts at the current folder",
                 io::ErrorKind::PermissionDenied => "the file is there but may not be read; check its rights",
-                io::ErrorKind::OutOfMemory => "the model does not fit into memory; map it instead of reading it",
+                io::ErrorKind::OutOfMemory if mode == LoadMode::Read => {
+                    "the model does not fit into memory; map it instead of reading it"
+                }
+                io::ErrorKind::OutOfMemory => "this process may not have as much address space (`ulimit -v`)",
                 _ => "check that the path names a regular file",
             };
             in_file(EngineError::model(format!("cannot open the model: {e}")), path).hint(hint)

@@ -74,7 +74,6 @@ pub(super) struct CodesMut<'a> {
     pub codes: &'a mut [i8],
     pub scales: &'a mut [f32],
     pub sums_32: &'a mut [f32],
-    pub sums_16: &'a mut [f32],
     pub code_sums: &'a mut [i16],
 }
 
@@ -83,6 +82,7 @@ pub struct Activations {
     format: ActivationFormat,
     n: usize,
     cols: usize,
+    as_alone: bool,
     /// F32, F16, BF16: (n, cols), each vector at a multiple of [`floats_stride`].
     floats: Vec<f32>,
     /// Codes: (n, cols).
@@ -91,8 +91,6 @@ pub struct Activations {
     scales: Vec<f32>,
     /// Codes: scale x sum of codes, (n, cols / 32).
     sums_32: Vec<f32>,
-    /// Codes: scale x sum of codes, (n, cols / 16).
-    sums_16: Vec<f32>,
     /// Codes: their sums alone, (n, cols / 16).
     code_sums: Vec<i16>,
 }
@@ -107,19 +105,24 @@ impl Activations {
             format: ActivationFormat::F32,
             n: 0,
             cols: 0,
+            as_alone: false,
             floats: Vec::with_capacity(floats),
             codes: Vec::with_capacity(size),
             scales: Vec::with_capacity(groups),
             sums_32: Vec::with_capacity(groups),
-            sums_16: Vec::with_capacity(2 * groups),
             code_sums: Vec::with_capacity(2 * groups),
         }
     }
 
+    /// From now on, vectors must have the products that each would have alone. Codes have these in any case; floats, of
+    /// which many are multiplied faster in another order, are slower then.
+    pub fn want_as_alone(&mut self, wanted: bool) {
+        self.as_alone = wanted;
+    }
+
     /// Bytes of all buffers.
     pub fn bytes(&self) -> u64 {
-        let floats =
-            self.floats.capacity() + self.scales.capacity() + self.sums_32.capacity() + self.sums_16.capacity();
+        let floats = self.floats.capacity() + self.scales.capacity() + self.sums_32.capacity();
         (4 * floats + 2 * self.code_sums.capacity() + self.codes.capacity()) as u64
     }
 
@@ -151,7 +154,6 @@ impl Activations {
             self.codes.resize(size, 0);
             self.scales.resize(size / GROUP, 0.0);
             self.sums_32.resize(size / GROUP, 0.0);
-            self.sums_16.resize(size / 16, 0.0);
             self.code_sums.resize(size / 16, 0);
         } else {
             self.floats.resize(n * floats_stride(cols), 0.0);
@@ -165,7 +167,6 @@ impl Activations {
             codes: self.codes.as_mut_ptr(),
             scales: self.scales.as_mut_ptr(),
             sums_32: self.sums_32.as_mut_ptr(),
-            sums_16: self.sums_16.as_mut_ptr(),
             code_sums: self.code_sums.as_mut_ptr(),
             _borrow: PhantomData,
         }
@@ -178,6 +179,11 @@ impl Activations {
     /// Number of vectors.
     pub fn n(&self) -> usize {
         self.n
+    }
+    /// See [`Self::want_as_alone`].
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // elsewhere all products are as alone
+    pub(super) fn as_alone(&self) -> bool {
+        self.as_alone
     }
     /// Elements of a vector.
     pub fn cols(&self) -> usize {
@@ -205,15 +211,10 @@ impl Activations {
         let groups = self.cols / GROUP;
         &self.sums_32[n * groups..][..groups]
     }
-    #[cfg(any(target_arch = "aarch64", test))]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", test))]
     pub(super) fn code_sums(&self, n: usize) -> &[i16] {
         let groups = self.cols / 16;
         &self.code_sums[n * groups..][..groups]
-    }
-    #[cfg(any(target_arch = "x86_64", test))]
-    pub(super) fn sums_16(&self, n: usize) -> &[f32] {
-        let groups = self.cols / 16;
-        &self.sums_16[n * groups..][..groups]
     }
 }
 
@@ -235,7 +236,6 @@ pub struct Filling<'a> {
     codes: *mut i8,
     scales: *mut f32,
     sums_32: *mut f32,
-    sums_16: *mut f32,
     code_sums: *mut i16,
     _borrow: PhantomData<&'a mut Activations>,
 }
@@ -283,7 +283,6 @@ impl Filling<'_> {
                     codes: slice::from_raw_parts_mut(self.codes.add(at), len),
                     scales: slice::from_raw_parts_mut(self.scales.add(at / GROUP), len / GROUP),
                     sums_32: slice::from_raw_parts_mut(self.sums_32.add(at / GROUP), len / GROUP),
-                    sums_16: slice::from_raw_parts_mut(self.sums_16.add(at / 16), len / 16),
                     code_sums: slice::from_raw_parts_mut(self.code_sums.add(at / 16), len / 16),
                 };
                 round_scaled(self.isa, self.format, x, out);
@@ -307,7 +306,7 @@ fn round_scaled(isa: Isa, format: ActivationFormat, x: Scaled<'_>, out: CodesMut
     }
     let Some((weights, scale)) = x.weights else { return round_vector(isa, format, x.values, out) };
     // a few blocks at a time, in a buffer that stays in the nearest cache
-    let CodesMut { mut codes, mut scales, mut sums_32, mut sums_16, mut code_sums } = out;
+    let CodesMut { mut codes, mut scales, mut sums_32, mut code_sums } = out;
     let mut normed = [0.0; 8 * GROUP];
     for (x, weights) in x.values.chunks(normed.len()).zip(weights.chunks(normed.len())) {
         let normed = &mut normed[..x.len()];
@@ -316,7 +315,6 @@ fn round_scaled(isa: Isa, format: ActivationFormat, x: Scaled<'_>, out: CodesMut
             codes: take_front(&mut codes, x.len()),
             scales: take_front(&mut scales, x.len() / GROUP),
             sums_32: take_front(&mut sums_32, x.len() / GROUP),
-            sums_16: take_front(&mut sums_16, x.len() / 16),
             code_sums: take_front(&mut code_sums, x.len() / 16),
         };
         round_vector(isa, format, normed, part);
@@ -330,7 +328,7 @@ fn take_front<'a, T>(slice: &mut &'a mut [T], len: usize) -> &'a mut [T] {
     front
 }
 
-/// Rounds whole blocks to codes, scales and sums over 32 and over 16 elements.
+/// Rounds whole blocks to codes, scales and sums.
 fn round_vector(isa: Isa, format: ActivationFormat, x: &[f32], to: CodesMut<'_>) {
     let shared = if format == ActivationFormat::Q8K { 8 } else { 1 };
     for (i, block) in x.chunks_exact(shared * GROUP).enumerate() {
@@ -341,7 +339,6 @@ fn round_vector(isa: Isa, format: ActivationFormat, x: &[f32], to: CodesMut<'_>)
             let sums = round_group(isa, x, inverse, &mut to.codes[group * GROUP..][..GROUP]);
             to.scales[group] = stored;
             for (half, sum) in sums.into_iter().enumerate() {
-                to.sums_16[2 * group + half] = stored * sum as f32;
                 // 16 codes of 8 bits
                 to.code_sums[2 * group + half] = sum as i16;
             }

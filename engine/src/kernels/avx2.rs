@@ -10,6 +10,7 @@ mod matrix;
 mod packed;
 mod rounding;
 mod strips;
+mod sums;
 mod vector;
 
 use super::activations::GROUP;
@@ -20,12 +21,19 @@ pub(super) use floats::through_half;
 use formats::{Format, Large, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Small};
 pub(super) use rounding::round_vector;
 use std::arch::x86_64::*;
+use std::cell::RefCell;
 use std::ops::Range;
+use strips::STRIP;
+use vector::Chunk;
 
 /// From this many activation vectors on, a row is unpacked once for all of them.
 const UNPACK_FROM: usize = 4;
 /// Bytes of a row to fetch ahead of use.
 const PREFETCH_BYTES: usize = 1024;
+
+thread_local! {
+    static CHUNK: RefCell<Chunk> = const { RefCell::new(Chunk::new()) };
+}
 
 /// As [`super::matmul`]; an `Isa` of this family exists only where the processor has its instructions.
 pub(super) fn matmul(isa: Isa, weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
@@ -71,13 +79,10 @@ unsafe fn small<F: Small, D: Dot>(weights: WeightRows<'_>, rows: Range<usize>, a
         // SAFETY: same contract as this function's.
         return unsafe { packed::small_vectors::<F, D>(weights, rows, acts, out) };
     }
-    for row in rows {
-        let bytes = weights.row(row);
-        for n in 0..acts.n() {
-            // SAFETY: the row holds `cols` elements in whole blocks, the activations as many.
-            out.put(n, row, unsafe { vector::small_blocks::<F, D>(bytes, acts, n) });
-        }
-    }
+    // SAFETY: same contract as this function's.
+    each_eight(weights, rows, acts, out, |eight, n, chunk| unsafe {
+        vector::small_blocks::<F, D>(eight, acts, n, chunk)
+    });
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -90,13 +95,32 @@ unsafe fn large<F: Large, D: Dot>(weights: WeightRows<'_>, rows: Range<usize>, a
         // SAFETY: same contract as this function's.
         return unsafe { packed::large_vectors::<F, D>(weights, rows, acts, out) };
     }
-    for row in rows {
-        let bytes = weights.row(row);
-        for n in 0..acts.n() {
-            // SAFETY: the row holds `cols` elements in whole blocks, the activations as many.
-            out.put(n, row, unsafe { vector::large_blocks::<F>(bytes, acts, n) });
+    // SAFETY: same contract as this function's.
+    each_eight(weights, rows, acts, out, |eight, n, chunk| unsafe { vector::large_blocks::<F>(eight, acts, n, chunk) });
+}
+
+/// Runs `product` for eight rows at a time and every vector; where fewer are left, the last one stands in for the others.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn each_eight(
+    weights: WeightRows<'_>,
+    rows: Range<usize>,
+    acts: &Activations,
+    out: SharedOut,
+    product: impl Fn([*const u8; STRIP], usize, &mut Chunk) -> __m256,
+) {
+    CHUNK.with_borrow_mut(|chunk| {
+        for first in rows.clone().step_by(STRIP) {
+            let count = (rows.end - first).min(STRIP);
+            let eight = std::array::from_fn(|r| weights.row(first + r.min(count - 1)).as_ptr());
+            for n in 0..acts.n() {
+                let mut sums = [0.0f32; STRIP];
+                // SAFETY: there is room for eight.
+                unsafe { _mm256_storeu_ps(sums.as_mut_ptr(), product(eight, n, chunk)) };
+                out.put_row(n, first, &sums[..count]);
+            }
         }
-    }
+    });
 }
 
 /// Bytes of a block of 8 rows in [`Layout::Strips`]; `None` for types that have no such form.

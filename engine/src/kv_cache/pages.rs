@@ -32,7 +32,7 @@ impl Slots {
         if page < self.sinks { page } else { self.sinks + (page - self.sinks) % self.ring }
     }
 
-    fn count(self) -> usize {
+    pub(super) fn count(self) -> usize {
         self.sinks + self.ring
     }
 }

@@ -4,7 +4,6 @@ mod architecture;
 mod attention;
 mod cost;
 mod hyperparameters;
-mod inputs;
 mod operators;
 mod repack;
 mod rope;
@@ -14,8 +13,7 @@ mod weights;
 
 pub use architecture::{Architecture, Gate, Rotation};
 pub use hyperparameters::{Hyperparameters, LayerShape, Rope, Yarn};
-pub use inputs::EXACT_TOKENS_MAX;
-pub use session::{BATCH_TOKENS_MAX, Logits, Session};
+pub use session::{BATCH_TOKENS_MAX, EXACT_TOKENS_MAX, Logits, Session};
 
 use crate::error::{EngineError, Result};
 use crate::gguf::{Gguf, LoadMode};
@@ -124,6 +122,15 @@ impl Model {
         let Some(rearranged) = &self.rearranged else { return self.gguf.lock() };
         let left = self.weights.left_in_file().map(|matrix| memory::lock(matrix.rows_in_file(&self.gguf).data));
         left.fold(memory::lock(rearranged), Locked::and)
+    }
+
+    /// Lets go of what was read of an embedding that is also the head, and rearranged as that: each row that is looked up
+    /// maps its neighbours too, until the whole of it would be in memory twice.
+    fn let_embedding_go(&self) {
+        let Weights { embedding, head, .. } = &self.weights;
+        if head.is_packed() && embedding.name() == head.name() {
+            memory::let_go(embedding.rows_in_file(&self.gguf).data, self.gguf.anonymous_bytes() == 0);
+        }
     }
 
     /// How weights are rearranged: `none`, or `strips-8`.

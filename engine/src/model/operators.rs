@@ -5,12 +5,11 @@
 //! regions of the pool, and two more for its norms where many tokens share them.
 
 use super::architecture::Gate;
-use super::inputs::Inputs;
 use super::turn::Turn;
 use super::weights::Matrix;
 use crate::gguf::Gguf;
 use crate::kernels::vector::attention::narrow;
-use crate::kernels::{self, ActivationFormat, Isa, STRIP_ROWS, SharedOut, vector};
+use crate::kernels::{self, ActivationFormat, Activations, Isa, STRIP_ROWS, SharedOut, vector};
 use crate::kv_cache::Place;
 use crate::pool::{Pool, SharedSlice};
 use std::ops::Range;
@@ -21,9 +20,6 @@ const ROWS_UNIT: usize = 16;
 const PIECES_PER_WORKER: usize = 8;
 /// Fewest pieces a worker for which rounding within a piece, which makes pieces coarser, pays.
 const COARSE_PIECES_PER_WORKER: usize = 4;
-/// Units of rows that a worker takes at most of an exact batch before it looks at the next token, so that they stay in its
-/// nearest caches: 2 x 16 rows of a few hundred bytes to a few kilobytes.
-const EXACT_UNITS_MAX: usize = 2;
 /// Tokens that a worker takes at a time in the steps between products.
 const TOKENS_CHUNK: usize = 8;
 
@@ -85,8 +81,6 @@ pub struct Operators<'a> {
     pub gguf: &'a Gguf,
     /// Tokens of the batch.
     pub n: usize,
-    /// Whether its numbers are those of single steps.
-    pub exact: bool,
     /// Added to the mean square in every norm.
     pub eps: f32,
 }
@@ -138,31 +132,31 @@ impl Operators<'_> {
     }
 
     /// `to` = rms_norm(x) * weight, x (n, width), rounded into `format`.
-    pub fn norm(&self, x: &[f32], weight: &[f32], format: ActivationFormat, to: &mut Inputs) {
+    pub fn norm(&self, x: &[f32], weight: &[f32], format: ActivationFormat, to: &mut Activations) {
         let (width, eps) = (weight.len(), self.eps);
         // SAFETY: every token is one worker's, and the region ends before they are read.
-        let filling = unsafe { to.begin(self.isa, format, (self.n, width), self.exact) };
+        let filling = unsafe { to.begin(self.isa, format, (self.n, width)) };
         self.each_token(&|token| {
             filling.put_normed(token, &x[token * width..(token + 1) * width], weight, eps);
         });
     }
 
     /// `to` = x (n, width), rounded into `format`.
-    pub fn round(&self, x: &[f32], format: ActivationFormat, to: &mut Inputs) {
+    pub fn round(&self, x: &[f32], format: ActivationFormat, to: &mut Activations) {
         let width = x.len() / self.n;
         // SAFETY: every token is one worker's, and the region ends before they are read.
-        let filling = unsafe { to.begin(self.isa, format, (self.n, width), self.exact) };
+        let filling = unsafe { to.begin(self.isa, format, (self.n, width)) };
         self.each_token(&|token| filling.put(token, 0, &x[token * width..(token + 1) * width]));
     }
 
     /// Rows of a piece of a product of `rows` in all.
     fn rows_step(&self, rows: usize) -> usize {
         let units = rows.div_ceil(ROWS_UNIT) / (self.pool.active() * PIECES_PER_WORKER);
-        units.clamp(1, if self.exact { EXACT_UNITS_MAX } else { usize::MAX }) * ROWS_UNIT
+        units.max(1) * ROWS_UNIT
     }
 
     /// All tasks as one region, in their order.
-    pub fn run(&self, input: &Inputs, tasks: &[Task<'_>]) {
+    pub fn run(&self, input: &Activations, tasks: &[Task<'_>]) {
         let suiting = self.rows_step(tasks.iter().map(Task::rows).sum());
         let step = |task: &Task<'_>| task.rows_step.unwrap_or(suiting);
         let pieces = |task: &Task<'_>| task.rows().div_ceil(step(task));
@@ -179,7 +173,7 @@ impl Operators<'_> {
                 };
                 let rows = piece * step(task)..task.rows().min((piece + 1) * step(task));
                 for (matrix, out) in task.products.iter().flatten() {
-                    input.multiply(isa, matrix.weight_rows(gguf), rows.clone(), *out);
+                    kernels::matmul(isa, matrix.weight_rows(gguf), rows.clone(), input, *out);
                 }
                 if let Some(after) = task.after {
                     after(rows);
@@ -189,7 +183,7 @@ impl Operators<'_> {
     }
 
     /// `out = input · matrixᵀ`, out (n, rows); added to what is there if `adding`.
-    pub fn project(&self, input: &Inputs, matrix: &Matrix, out: &mut [f32], adding: bool) {
+    pub fn project(&self, input: &Activations, matrix: &Matrix, out: &mut [f32], adding: bool) {
         assert_eq!(out.len(), self.n * matrix.rows);
         // SAFETY: borrowed for the whole region; workers write disjoint rows.
         let out = unsafe { shared_out(SharedSlice::new(out), matrix.rows) };
@@ -205,7 +199,7 @@ impl Operators<'_> {
     /// as they come. `query` is left out where nobody asks.
     pub fn qkv(
         &self,
-        (input, format): (&Inputs, ActivationFormat),
+        (input, format): (&Activations, ActivationFormat),
         query: Option<(&Matrix, &mut [f32])>,
         [key, value]: [(&Matrix, &mut [f32], &Store<'_>); 2],
     ) {
@@ -247,11 +241,11 @@ impl Operators<'_> {
     /// `gated` = activation(gate) * up of inputs that both matrices take, rounded into `format`; `buffers` for gate and up are (n, ffn) each.
     pub fn gate(
         &self,
-        input: &Inputs,
+        input: &Activations,
         [gate, up]: [&Matrix; 2],
         kind: Gate,
         buffers: [&mut [f32]; 2],
-        (gated, format): (&mut Inputs, ActivationFormat),
+        (gated, format): (&mut Activations, ActivationFormat),
     ) {
         let width = gate.rows;
         let [gates, ups] = buffers.map(|buffer| {
@@ -264,7 +258,7 @@ impl Operators<'_> {
         let rounds = active == 1 || width.div_ceil(coarse) >= active * COARSE_PIECES_PER_WORKER;
         let step = if rounds { coarse } else { self.rows_step(width) };
         // SAFETY: pieces have different elements, and the region ends before they are read.
-        let filling = rounds.then(|| unsafe { gated.begin(self.isa, format, (self.n, width), self.exact) });
+        let filling = rounds.then(|| unsafe { gated.begin(self.isa, format, (self.n, width)) });
         let (isa, n) = (self.isa, self.n);
         let after = |rows: Range<usize>| {
             for token in 0..n {

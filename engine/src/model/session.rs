@@ -6,11 +6,10 @@ mod scratch;
 use super::Model;
 use super::attention::AttentionScratch;
 use super::cost::Batch;
-use super::hyperparameters::Hyperparameters;
-use super::inputs::{EXACT_TOKENS_MAX, Inputs};
+use super::hyperparameters::{Hyperparameters, LayerShape};
 use super::rope::RopeTables;
 use crate::error::{EngineError, Result};
-use crate::kernels::{Isa, vector};
+use crate::kernels::{Activations, Isa, vector};
 use crate::kv_cache::{CacheOptions, KvCache, LayerWidths};
 use crate::pool::Pool;
 use crate::profile::{Operator, Profile, Recorder};
@@ -20,6 +19,11 @@ use std::sync::Arc;
 
 /// Tokens that go through the network together.
 pub const BATCH_TOKENS_MAX: usize = 512;
+/// Most tokens that may go together with the numbers of single steps.
+pub const EXACT_TOKENS_MAX: usize = 32;
+/// Rows of an embedding that are looked up before what was read of it is let go.
+const EMBEDDING_ROWS_KEPT: usize = 256;
+
 /// Which positions' logits are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Logits {
@@ -41,14 +45,16 @@ pub struct Session {
     scratch: Scratch,
     attention: AttentionScratch,
     /// What products take of the residual stream and of attention's output.
-    inputs: Inputs,
+    inputs: Activations,
     /// What the down projection takes.
-    gated: Inputs,
+    gated: Activations,
     /// Tokens of the largest batch that the buffers hold.
     buffer_tokens: usize,
     logits: Vec<f32>,
     logits_finite: bool,
     batch_max: usize,
+    /// Rows of the embedding that were looked up since it was let go.
+    looked_up: usize,
     /// How keys and values are cached.
     cached_types: (KvType, KvType),
     /// What the cache was filled with, from the first token on; no more of it than the context.
@@ -58,6 +64,24 @@ pub struct Session {
 /// Elements of the longest input of a product other than the down projection.
 fn widest_input(h: &Hyperparameters) -> usize {
     h.hidden.max(h.widest(|l| l.heads) * h.value_dim)
+}
+
+/// What each layer needs of the cache.
+fn widths(h: &Hyperparameters) -> Vec<LayerWidths> {
+    let of = |l: &LayerShape| LayerWidths {
+        kv_heads: l.kv_heads,
+        key_dim: h.key_dim,
+        value_dim: h.value_dim,
+        window: h.window_tokens.filter(|_| l.local),
+    };
+    h.layers.iter().map(of).collect()
+}
+
+fn context_of(config: &EngineConfig) -> Result<usize> {
+    match config.context_tokens as usize {
+        0 => Err(EngineError::usage("a context of 0 tokens holds nothing").hint("ask for at least 1 token")),
+        context => Ok(context),
+    }
 }
 
 impl Session {
@@ -72,20 +96,19 @@ impl Session {
         Self::build(model, config, options, BATCH_TOKENS_MAX)
     }
 
+    /// The usage errors of [`Self::new`] for a model of those numbers, without taking memory or starting workers; else the
+    /// bytes of KV cache that such a session comes to hold when its context is full.
+    pub fn foresee(h: &Hyperparameters, config: &EngineConfig) -> Result<u64> {
+        let context = context_of(config)?;
+        Pool::decode_threads_of(config)?;
+        KvCache::bytes_max_of(&widths(h), &CacheOptions::of(config), context, BATCH_TOKENS_MAX.min(context))
+    }
+
     fn build(model: Arc<Model>, config: &EngineConfig, options: &CacheOptions, batch_max: usize) -> Result<Self> {
-        let context = config.context_tokens as usize;
-        if context == 0 {
-            return Err(EngineError::usage("a context of 0 tokens holds nothing").hint("ask for at least 1 token"));
-        }
+        let context = context_of(config)?;
         let h = model.hyperparameters();
-        let widths = h.layers.iter().map(|l| LayerWidths {
-            kv_heads: l.kv_heads,
-            key_dim: h.key_dim,
-            value_dim: h.value_dim,
-            window: h.window_tokens.filter(|_| l.local),
-        });
         let batch_max = batch_max.min(context);
-        let cache = KvCache::new(&widths.collect::<Vec<_>>(), options, context, batch_max)?;
+        let cache = KvCache::new(&widths(h), options, context, batch_max)?;
         let pool = Pool::for_config(config)?;
         let group = h.widest(|l| l.heads / l.kv_heads);
         let heads = h.widest(|l| l.heads);
@@ -94,11 +117,12 @@ impl Session {
             scratch: Scratch::new(h, 1),
             buffer_tokens: 1,
             attention: AttentionScratch::new(pool.threads(), heads, group, h.key_dim, h.value_dim),
-            inputs: Inputs::new(widest_input(h)),
-            gated: Inputs::new(h.widest(|l| l.ffn)),
+            inputs: Activations::new(widest_input(h), 1),
+            gated: Activations::new(h.widest(|l| l.ffn), 1),
             logits: vec![0.0; model.vocab()],
             logits_finite: true,
             batch_max,
+            looked_up: 0,
             cached_types: (options.key_type, options.value_type),
             held: Vec::with_capacity(context),
             model,
@@ -134,7 +158,7 @@ impl Session {
             };
             self.run_layers(batch, wanted, false);
             if wanted > 0 {
-                self.run_head(n - wanted..n, at, false);
+                self.run_head(n - wanted..n, at);
             }
         }
         let logits = &self.logits[..wanted];
@@ -144,7 +168,7 @@ impl Session {
     }
 
     /// As [`forward`](Self::forward) with [`Logits::All`], and bit for bit what one call of it for each token would give,
-    /// in the logits and in the cache: slower than a batch, faster than single steps, since weights are read once.
+    /// in the logits and in the cache: attention is made for one token after the other.
     /// At most [`EXACT_TOKENS_MAX`] tokens; usage errors as there, with nothing changed.
     pub fn forward_exact(&mut self, ids: &[u32]) -> Result<&[f32]> {
         self.check(ids)?;
@@ -155,7 +179,7 @@ impl Session {
             recorder.begin_pass(n);
         }
         self.run_layers(ids, n, true);
-        self.run_head(0..n, 0, true);
+        self.run_head(0..n, 0);
         let logits = &self.logits[..wanted];
         self.logits_finite &= vector::all_finite(self.model.isa, logits);
         Ok(logits)
@@ -169,8 +193,7 @@ impl Session {
                 "{tokens} tokens are too many for an exact batch, at most {EXACT_TOKENS_MAX} (EXACT_TOKENS_MAX)"
             )));
         }
-        self.inputs.make_room_apart(tokens);
-        self.gated.make_room_apart(tokens);
+        self.make_room(tokens);
         self.reserve_logits(tokens * self.model.vocab())
     }
 
@@ -217,8 +240,11 @@ impl Session {
         self.scratch = Scratch::new(h, 0);
         self.scratch = Scratch::new(h, room);
         self.ropes = RopeTables::new(h, self.model.weights.rope_divisors.as_deref(), room);
-        self.inputs.make_room(room);
-        self.gated.make_room(room);
+        let widest = [widest_input(h), h.widest(|l| l.ffn)];
+        for (buffer, cols_max) in [&mut self.inputs, &mut self.gated].into_iter().zip(widest) {
+            *buffer = Activations::new(0, 0);
+            *buffer = Activations::new(cols_max, room);
+        }
         self.buffer_tokens = room;
     }
 

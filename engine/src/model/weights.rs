@@ -63,6 +63,11 @@ impl Matrix {
         }
     }
 
+    /// The tensor's name.
+    pub fn name(&self) -> &str {
+        &self.info.name
+    }
+
     /// Widens one row into `out` (cols). Panics past the last row.
     pub fn widen_row(&self, gguf: &Gguf, row: usize, out: &mut [f32]) {
         assert!(row < self.rows);
@@ -150,7 +155,7 @@ impl Weights {
             .flat_map(|l| [&l.query, &l.key, &l.value, &l.output, &l.gate, &l.up, &l.down])
             .chain([&self.head])
             .filter(|m| !m.is_packed());
-        layers.chain(Some(&self.embedding).filter(|e| e.info.name != self.head.info.name))
+        layers.chain(Some(&self.embedding).filter(|e| e.name() != self.head.name()))
     }
 
     /// Binds every tensor that the architecture needs. Model errors name the tensor that is missing, has another shape

@@ -63,6 +63,7 @@ fn run(args: &Args) -> Result<u8> {
     let mut sampler = sampler(args)?;
     let config = setup::one_config(args)?;
     let special = args.has("--special");
+    Profiling::refuse_ceilings_alone(args)?;
     let profiling = Profiling::from_args(args)?;
 
     let model = setup::open(path, &config)?;

@@ -20,6 +20,7 @@ mod setup;
 mod stdout;
 mod stop;
 mod tokenize;
+mod trace_file;
 mod warm;
 
 use crate::error::{EngineError, ErrorKind, Result};

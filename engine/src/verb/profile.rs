@@ -1,27 +1,27 @@
 //! `--profile FILE` of the verbs that run a model: a trace goes into the file, tables go to stderr.
 
 use super::args::{Args, Flag};
+use super::trace_file::TraceFile;
 use crate::error::{EngineError, Result};
 use crate::model::Session;
 use crate::profile::{Ceilings, Profile, table, write_trace};
 use crate::roofline::{ROUNDS_QUICK, Request, Roofline};
+use crate::text::one_line;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 /// Asks for a profile.
 const PROFILE: Flag = Flag {
     names: &["--profile"],
     value: Some("FILE"),
-    help: "record every operator: trace for Perfetto into FILE, tables on stderr",
+    help: "record every operator: trace for Perfetto into FILE (not stdout), tables on stderr",
 };
 /// Says what to hold a profile against.
 const ROOFLINE: Flag = Flag {
     names: &["--roofline"],
     value: Some("FILE"),
-    help: "ceilings for --profile, from `farmhand roofline -o json` (measured after the run)",
+    help: "ceilings for --profile (measured after the run) and for bench's mbu, from `farmhand roofline -o json`",
 };
 
 /// Both.
@@ -29,31 +29,33 @@ pub const FLAGS: &[Flag] = &[PROFILE, ROOFLINE];
 
 /// What was asked for, and what has been recorded.
 pub struct Profiling {
-    trace: Option<(PathBuf, File)>,
+    trace: Option<TraceFile>,
     ceilings: Option<(PathBuf, Roofline)>,
     recordings: RefCell<Vec<(String, Profile)>>,
 }
 
 impl Profiling {
-    /// Reads the ceilings and creates the trace, so that a run does not end with what is known at its begin. Usage error
-    /// for ceilings without a profile; errors of both files.
+    /// Reads the ceilings and tries the trace's place, so that a run does not end with what is known at its begin. Errors of
+    /// both files.
     pub fn from_args(args: &Args) -> Result<Self> {
-        let ceilings = match args.get("--roofline") {
-            None => None,
-            Some(_) if !args.has("--profile") => {
-                return Err(EngineError::usage("`--roofline` says what to hold a profile against, but there is none")
-                    .hint("add --profile FILE"));
-            }
-            Some(path) => Some((PathBuf::from(path), Roofline::read(Path::new(path))?)),
-        };
-        let trace = match args.get("--profile") {
-            None => None,
-            Some(path) => {
-                let file = File::create(path).map_err(|e| EngineError::io("cannot create the trace", &e).at(path))?;
-                Some((PathBuf::from(path), file))
-            }
-        };
+        let read = |path| Roofline::read(Path::new(path)).map(|roofline| (PathBuf::from(path), roofline));
+        let ceilings = args.get("--roofline").map(read).transpose()?;
+        let trace = args.get("--profile").map(TraceFile::new).transpose()?;
         Ok(Self { trace, ceilings, recordings: RefCell::new(Vec::new()) })
+    }
+
+    /// A usage error for ceilings without a profile: for verbs that have no other use for them.
+    pub fn refuse_ceilings_alone(args: &Args) -> Result<()> {
+        if args.get("--roofline").is_some() && args.get("--profile").is_none() {
+            return Err(EngineError::usage("`--roofline` says what to hold a profile against, but there is none")
+                .hint("add --profile FILE"));
+        }
+        Ok(())
+    }
+
+    /// The ceilings that were given.
+    pub fn roofline(&self) -> Option<&Roofline> {
+        self.ceilings.as_ref().map(|(_, roofline)| roofline)
     }
 
     /// Begins to record, if that was asked for.
@@ -70,15 +72,14 @@ impl Profiling {
         }
     }
 
-    /// Writes the trace and prints the tables. Measures the ceilings where they were not given, so nothing else should
-    /// run any more. System errors of writing and of measuring.
+    /// Writes the trace and prints the tables, which are told even where the trace has no room. Measures the ceilings where
+    /// they were not given, so nothing else should run any more. System errors of writing and of measuring.
     pub fn finish(self) -> Result<()> {
-        let Some((path, file)) = self.trace else { return Ok(()) };
+        let Some(trace) = self.trace else { return Ok(()) };
         let recordings = self.recordings.into_inner();
-        write_trace(BufWriter::new(file), &recordings)
-            .map_err(|e| EngineError::io("cannot write the trace", &e).at(path.display().to_string()))?;
+        let written = trace.write(|out| write_trace(out, &recordings));
         let (source, roofline) = match self.ceilings {
-            Some((path, roofline)) => (path.display().to_string(), roofline),
+            Some((path, roofline)) => (one_line(&path.to_string_lossy()), roofline),
             None => {
                 let threads: BTreeSet<usize> = recordings.iter().map(|(_, profile)| profile.threads).collect();
                 let threads = threads.into_iter().collect();
@@ -88,10 +89,12 @@ impl Profiling {
         };
         for (name, profile) in &recordings {
             let ceilings = ceilings(&roofline, profile.threads);
-            crate::talk::talk!("\n{}", table(name, profile, ceilings.as_ref()).trim_end_matches('\n'));
+            crate::talk::talk!("\n{}", table(&one_line(name), profile, ceilings.as_ref()).trim_end_matches('\n'));
             crate::talk::talk!("{}", about(&source, profile.threads, ceilings.as_ref()));
         }
-        crate::talk::talk!("trace: {}; the cost of recording is part of all figures of this run", path.display());
+        written?;
+        let shown = one_line(trace.shown());
+        crate::talk::talk!("trace: {shown}; the cost of recording is part of all figures of this run");
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use super::args::{Args, Flag};
 use super::progress::Progress;
 use crate::error::{EngineError, Result};
 use crate::model::{Model, Session};
+use crate::pool::Pool;
 use crate::protocol::{CpuClusters, CpuList, EngineConfig, KvPolicy, KvType, Repack};
 use std::path::Path;
 use std::str::FromStr;
@@ -61,9 +62,11 @@ pub const CACHE_TYPES: &[Flag] = &[
     Flag { names: &["-ctv", "--cache-type-v"], value: Some("TYPE"), help: "cached values: f16, q8_0 or q4_0 (f16)" },
 ];
 
-/// The configuration of a verb with one session: the flags of this module.
+/// The configuration of a verb with one session: the flags of this module. Threads and cores that do not fit are refused
+/// before a model is read.
 pub fn one_config(args: &Args) -> Result<EngineConfig> {
     let config = EngineConfig { threads: args.number("--threads", 0)?, ..config(args)? };
+    Pool::decode_threads_of(&config)?;
     Ok(config.with_kv_types(args.word("-ctk", KvType::F16)?, args.word("-ctv", KvType::F16)?))
 }
 

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static READER_GONE: AtomicBool = AtomicBool::new(false);
 
-/// Writes now.
+/// Writes now, and at once what ends with a line feed: whoever interrupts the process finds no half of a row.
 pub(super) fn put(text: Arguments<'_>) -> Result<()> {
+    let text = text.to_string();
     let mut out = io::stdout().lock();
-    written(out.write_fmt(text).and_then(|()| out.flush()))
+    written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
 /// What became of a write to stdout.

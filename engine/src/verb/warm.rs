@@ -46,9 +46,10 @@ fn run(args: &Args) -> Result<u8> {
         json::print(&warmed, false)?;
         if let Some(kept) = warmed.resident_after_ratio.filter(|kept| *kept < KEPT_RATIO_MIN) {
             crate::talk::talk!(
-                "warning: only {:.1} % of {path} stayed in the page cache: it will be read again while it is measured\n\n\
+                "warning: only {:.1} % of {} stayed in the page cache: it will be read again while it is measured\n\n\
                  hint: free memory, or take a smaller model",
-                kept * 100.0
+                kept * 100.0,
+                crate::text::one_line(path)
             );
         }
     }

@@ -8,6 +8,7 @@ use farmgate_engine::protocol::{
     Arm, CellPlan, DevicePlan, EngineConfig, ExitCause, ModelRef, PROTOCOL_VERSION, ReasonCode, Record, SampleRecord,
     Step,
 };
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -15,8 +16,20 @@ use std::time::{Duration, Instant};
 /// How long a test waits for anything before it calls it hung.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The real farmhand. It starts with the signals' defaults, whatever the tests were started with: under `nohup` SIGHUP is
+/// ignored, and in the background of a script SIGINT, and a program keeps what it inherits.
 pub fn farmhand() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_farmhand"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farmhand"));
+    // SAFETY: signal may be called between fork and exec, and touches no memory of the parent's
+    unsafe {
+        command.pre_exec(|| {
+            for ends in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::signal(ends, libc::SIG_DFL);
+            }
+            Ok(())
+        })
+    };
+    command
 }
 
 pub fn tiny_model() -> PathBuf {

@@ -5,8 +5,8 @@
 //! Instructions of a step, which are 4 elements of 16 rows with a vector: with AVX2 one load that broadcasts, two
 //! `vpmaddubsw` and two `vpaddw`, then for every 2 to 8 steps two `vpmaddwd` and two `vpaddd`; with `vpdpbusd` the load and
 //! two of them, then for K types two `vpmulld` and two `vpaddd` for every part. Of a group of 4-bit codes that is 44 against
-//! 24, or against 28 with the scales of a K type; of Q8_0, whose codes have signs, 72 against 24. Speed has not been
-//! measured: the tests emulate the instruction where the processor has none.
+//! 24, or against 28 with the scales of a K type; of Q8_0, whose codes have signs, 72 against 24. The
+//! tests emulate the instruction where the processor has none.
 //!
 //! Whole numbers are exact either way and floats are summed in one order, so a product has the same bits on all three.
 

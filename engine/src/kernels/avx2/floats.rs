@@ -18,7 +18,7 @@ const ROWS_BYTES: usize = 128 << 10;
 /// Rows and vectors of a tile: twelve sums leave registers for what they are made of.
 const TILE_ROWS: usize = 4;
 const TILE_VECTORS: usize = 3;
-/// From this many vectors on, rows are widened once for all of them.
+/// From this many vectors on, rows are widened once for all of them; sums have another order then.
 const WIDEN_FROM: usize = 12;
 /// Rows and elements of a widened block, which stays in the first-level cache as the vectors pass.
 const BLOCK_ROWS: usize = 32;
@@ -50,7 +50,7 @@ pub(super) unsafe fn matmul(weights: WeightRows<'_>, rows: Range<usize>, acts: &
 /// `KIND` is 0 for F32, 1 for F16, 2 for BF16.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn all<const KIND: usize>(weights: WeightRows<'_>, rows: Range<usize>, acts: &Activations, out: SharedOut) {
-    if acts.n() >= WIDEN_FROM {
+    if acts.n() >= WIDEN_FROM && !acts.as_alone() {
         // SAFETY: same contract as this function's.
         return unsafe { many::<KIND>(weights, rows, acts, out) };
     }

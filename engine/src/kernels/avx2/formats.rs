@@ -26,29 +26,15 @@ pub(super) trait Small: Format {
     const STEPS: f32 = 0.0;
     /// Whether a half-precision minimum follows the scale: `value = scale x code + minimum`.
     const MINIMUM: bool = false;
-    /// Whether codes alone are not the value.
-    const OFFSET: bool = Self::MINIMUM || Self::STEPS != 0.0;
-
-    /// Scale and offset of a block: `value = scale x code - offset`.
-    ///
-    /// # Safety
-    /// The processor has AVX2, FMA and F16C.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn scale_and_offset(block: &[u8]) -> (f32, f32) {
-        let scale = half_at(block, 0);
-        (scale, if Self::MINIMUM { -half_at(block, 2) } else { Self::STEPS * scale })
-    }
 }
 
-/// Scales of a block of 256, ready for whole-number arithmetic.
+/// Scales and offsets of a block's parts, ready for whole-number arithmetic.
 pub(super) struct LargeHead {
-    /// What the sub-block scales are multiplied with.
-    pub scale: f32,
     /// Sub-block scales as 16-bit numbers: lane pair `g` of either half holds the scale of that half of group `g`.
     pub scales: __m256i,
-    /// What is taken off for each half group in order, or in the first eight for each group.
-    pub offsets: [__m256; 2],
+    /// What is taken off for each part in order, as 16-bit numbers: its minimum, or where the format has none its scale
+    /// [`Large::STEPS`] times. Groups have them in the lower eight lanes.
+    pub offsets: __m256i,
 }
 
 /// A format with blocks of 256, whose sub-block scales are whole numbers.
@@ -59,11 +45,11 @@ pub(super) trait Large: Format {
     const SCALE_AT: usize;
     /// Whether parts have minimums of their own, and where the half-precision scale of these is. Otherwise
     /// [`Self::STEPS`] are taken off every code.
-    const MINIMUMS: bool = Self::STEPS == 0.0;
+    const MINIMUMS: bool = Self::STEPS == 0;
     /// See [`Self::MINIMUMS`].
     const MINIMUM_AT: usize = 0;
-    /// Steps that are taken off every code, where parts have no minimums.
-    const STEPS: f32 = 0.0;
+    /// Steps that are taken off every code, where parts have no minimums: a power of two.
+    const STEPS: u32 = 0;
     /// Whether scales of parts have a sign: those without minimums.
     const SIGNED_SCALES: bool = !Self::MINIMUMS;
 
@@ -112,20 +98,6 @@ unsafe fn nibbles(at: *const u8) -> __m256i {
     _mm256_and_si256(shifted, _mm256_set1_epi8(15))
 }
 
-/// A half-precision number of a block, by instruction.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn half_at(block: &[u8], at: usize) -> f32 {
-    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes([block[at], block[at + 1]])))))
-}
-
-/// Eight numbers of 8 bits, without or with sign, as floats.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn floats_of<const SIGNED: bool>(bytes: __m128i) -> __m256 {
-    _mm256_cvtepi32_ps(if SIGNED { _mm256_cvtepi8_epi32(bytes) } else { _mm256_cvtepu8_epi32(bytes) })
-}
-
 /// 16 scales of 8 bits in order, as [`LargeHead::scales`]: even ones in the lower half, odd ones in the upper.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -134,12 +106,11 @@ fn by_halves(scales: __m128i) -> __m256i {
     _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scales, apart))
 }
 
-/// `by` times 16 numbers of 8 bits.
+/// A block whose parts have scales with signs and no minimums.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn sixteen<const SIGNED: bool>(bytes: __m128i, by: f32) -> [__m256; 2] {
-    let (low, high) = (floats_of::<SIGNED>(bytes), floats_of::<SIGNED>(_mm_unpackhi_epi64(bytes, bytes)));
-    [_mm256_mul_ps(low, _mm256_set1_ps(by)), _mm256_mul_ps(high, _mm256_set1_ps(by))]
+fn signed_head(scales: __m128i) -> LargeHead {
+    LargeHead { scales: by_halves(scales), offsets: _mm256_cvtepi8_epi16(scales) }
 }
 
 /// Bit j of `bits` becomes 16 in byte j.
@@ -242,7 +213,6 @@ impl Small for Q8_0 {}
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn six_bit_head(block: &[u8]) -> LargeHead {
-    let (scale, min) = (half_at(block, 0), half_at(block, 2));
     let (scales, mins, rest) = (word_at(block, 4), word_at(block, 8), word_at(block, 12));
     let (low_six, low_four, high_two) = (0x3f3f_3f3f, 0x0f0f_0f0f, 0x0303_0303);
     let packed = _mm_setr_epi32(
@@ -251,11 +221,9 @@ fn six_bit_head(block: &[u8]) -> LargeHead {
         (mins & low_six) as i32,
         ((rest >> 4) & low_four | ((mins >> 6) & high_two) << 4) as i32,
     );
-    let mins = floats_of::<false>(_mm_unpackhi_epi64(packed, packed));
     LargeHead {
-        scale,
         scales: _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(packed)),
-        offsets: [_mm256_mul_ps(mins, _mm256_set1_ps(min)), _mm256_setzero_ps()],
+        offsets: _mm256_zextsi128_si256(_mm_cvtepu8_epi16(_mm_unpackhi_epi64(packed, packed))),
     }
 }
 
@@ -374,11 +342,7 @@ impl Large for Q2K {
         let both = unsafe { load_16(block.as_ptr()) };
         let low = _mm_set1_epi8(15);
         let mins = _mm_and_si128(_mm_srli_epi16::<4>(both), low);
-        LargeHead {
-            scale: half_at(block, 80),
-            scales: by_halves(_mm_and_si128(both, low)),
-            offsets: sixteen::<false>(mins, half_at(block, 82)),
-        }
+        LargeHead { scales: by_halves(_mm_and_si128(both, low)), offsets: _mm256_cvtepu8_epi16(mins) }
     }
 }
 
@@ -400,7 +364,7 @@ impl Format for Q3K {
 impl Large for Q3K {
     const HALVES: bool = true;
     const SCALE_AT: usize = 108;
-    const STEPS: f32 = 4.0;
+    const STEPS: u32 = 4;
 
     fn parts(block: &[u8]) -> ([i8; 16], [u8; 16]) {
         (crate::quant::q3_k_scales(&block[96..108]), [0; 16])
@@ -409,11 +373,10 @@ impl Large for Q3K {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn head(block: &[u8]) -> LargeHead {
-        let scale = half_at(block, 108);
         let scales = crate::quant::q3_k_scales(&block[96..108]);
         // SAFETY: there are 16 scales.
         let scales = unsafe { load_16(scales.as_ptr().cast()) };
-        LargeHead { scale, scales: by_halves(scales), offsets: sixteen::<true>(scales, 4.0 * scale) }
+        signed_head(scales)
     }
 }
 
@@ -440,7 +403,7 @@ impl Format for Q6K {
 impl Large for Q6K {
     const HALVES: bool = true;
     const SCALE_AT: usize = 208;
-    const STEPS: f32 = 32.0;
+    const STEPS: u32 = 32;
 
     fn parts(block: &[u8]) -> ([i8; 16], [u8; 16]) {
         (std::array::from_fn(|i| block[192 + i] as i8), [0; 16])
@@ -449,9 +412,8 @@ impl Large for Q6K {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn head(block: &[u8]) -> LargeHead {
-        let scale = half_at(block, 208);
         // SAFETY: the block has 210 bytes, 16 scales from byte 192 on.
         let scales = unsafe { load_16(block.as_ptr().add(192)) };
-        LargeHead { scale, scales: by_halves(scales), offsets: sixteen::<true>(scales, 32.0 * scale) }
+        signed_head(scales)
     }
 }

@@ -9,7 +9,8 @@
 use super::GROUP;
 use super::dot::{Dot, steps, weighed};
 use super::formats::{Format, Large, Small};
-use super::strips::{GROUPS, STRIP, Shape, Strips};
+use super::strips::{GROUPS, STRIP, Shape, Strips, parts};
+use super::sums::{Eight, PAIR, add_large, add_small, pair_of, part_sums};
 use crate::kernels::{Activations, Layout, SharedOut, WeightRows};
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -38,6 +39,25 @@ struct Tile<'a> {
     acts: &'a Activations,
     n: usize,
     out: SharedOut,
+}
+
+impl Tile<'_> {
+    /// The scales of a block of the tile's strip `r`, and where the format has them its minimums.
+    ///
+    /// # Safety
+    /// The strip has the block.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn eight(&self, r: usize, block: usize, minimums: bool) -> Eight {
+        let at = ((self.strip + r) * self.shape.blocks + block) * STRIP;
+        // SAFETY: this function's contract; the arrays were made for all strips.
+        let load = |from: &[f32]| unsafe {
+            debug_assert!(at + STRIP <= from.len());
+            _mm256_loadu_ps(from.as_ptr().add(at))
+        };
+        let scale = load(&self.strips.scales);
+        Eight { scale, minimum: if minimums { load(&self.strips.minimums) } else { _mm256_setzero_ps() } }
+    }
 }
 
 /// Blocks of 32 against all vectors of `acts`.
@@ -294,9 +314,6 @@ unsafe fn small_tile<F: Small, D: Dot, const R: usize, const C: usize>(tile: Til
         let length = STRIP * shape.cols;
         strips.codes[(tile.strip + r) * length..][..length].as_ptr()
     });
-    let scales: [*const f32; R] = std::array::from_fn(|r| {
-        strips.scales[(tile.strip + r) * STRIP * shape.blocks..][..STRIP * shape.blocks].as_ptr()
-    });
     let acts: [*const i8; C] = std::array::from_fn(|c| tile.acts.codes(n + c).as_ptr());
     let act_scales: [&[f32]; C] = std::array::from_fn(|c| tile.acts.scales(n + c));
     let act_sums: [&[f32]; C] = std::array::from_fn(|c| tile.acts.sums_32(n + c));
@@ -313,44 +330,38 @@ unsafe fn small_tile<F: Small, D: Dot, const R: usize, const C: usize>(tile: Til
             } else {
                 products::<F, D, R, C, 8>(weights, vectors, ones, &mut whole);
             }
-            let scale: [__m256; R] = std::array::from_fn(|r| _mm256_loadu_ps(scales[r].add(block * STRIP)));
-            for c in 0..C {
-                let act_scale = _mm256_broadcast_ss(act_scales[c].get_unchecked(block));
-                for r in 0..R {
-                    let product = _mm256_cvtepi32_ps(whole[r][c]);
-                    let product = if steps::<F, D>() == 0.0 {
-                        _mm256_mul_ps(product, act_scale)
-                    } else {
-                        // taken off while the sum is still in the vector's scale: one operation less for each strip
-                        let steps = _mm256_set1_ps(steps::<F, D>() * act_sums[c].get_unchecked(block));
-                        _mm256_fmsub_ps(product, act_scale, steps)
-                    };
-                    sums[r][c] = _mm256_fmadd_ps(product, scale[r], sums[r][c]);
+            for r in 0..R {
+                let eight = tile.eight(r, block, F::MINIMUM);
+                for c in 0..C {
+                    let of_vector = (*act_scales[c].get_unchecked(block), *act_sums[c].get_unchecked(block));
+                    sums[r][c] = add_small::<F>(sums[r][c], whole[r][c], eight, steps::<F, D>(), of_vector);
                 }
             }
         }
     }
-    // SAFETY: features as in the caller.
-    unsafe { finish(tile, sums, act_sums) };
+    store(tile, sums);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn large_tile<F: Large, D: Dot, const R: usize, const C: usize>(tile: Tile<'_>) {
     let (strips, shape, n) = (tile.strips, tile.shape, tile.n);
-    let halves = if F::HALVES { 2 } else { 1 };
+    let halves = parts::<F>() / GROUPS;
     let codes: [*const u8; R] =
         std::array::from_fn(|r| strips.codes[(tile.strip + r) * STRIP * shape.cols..][..STRIP * shape.cols].as_ptr());
-    let whole_scales: [*const i16; R] = std::array::from_fn(|r| {
-        let length = STRIP * shape.whole_scales * 2;
-        strips.whole_scales[(tile.strip + r) * length..][..length].as_ptr()
-    });
+    let pairs_of_strip = |pairs: &[i16], r: usize, count: usize| {
+        let length = STRIP * count * 2;
+        pairs[(tile.strip + r) * length..][..length].as_ptr()
+    };
+    let whole_scales: [_; R] = std::array::from_fn(|r| pairs_of_strip(&strips.whole_scales, r, shape.parts));
+    let whole_offsets: [_; R] = std::array::from_fn(|r| pairs_of_strip(&strips.whole_offsets, r, shape.parts / PAIR));
     let acts: [*const i8; C] = std::array::from_fn(|c| tile.acts.codes(n + c).as_ptr());
     let mut sums = [[_mm256_setzero_ps(); C]; R];
     for block in 0..shape.blocks {
         let mut whole = [[_mm256_setzero_si256(); C]; R];
-        for part in block * GROUPS * halves..(block + 1) * GROUPS * halves {
-            // SAFETY: the group, or its half, lies within strips and vectors.
-            unsafe {
+        let mut offsets = [[_mm256_setzero_si256(); C]; R];
+        // SAFETY: the groups, or their halves, lie within strips and vectors.
+        unsafe {
+            for part in block * parts::<F>()..(block + 1) * parts::<F>() {
                 let scales = std::array::from_fn(|r| _mm256_loadu_si256(whole_scales[r].add(part * STRIP * 2).cast()));
                 let weights = std::array::from_fn(|r| codes[r].add(part * STRIP * GROUP / halves));
                 let vectors = std::array::from_fn(|c| acts[c].add(part * GROUP / halves));
@@ -360,38 +371,36 @@ unsafe fn large_tile<F: Large, D: Dot, const R: usize, const C: usize>(tile: Til
                     products::<F, D, R, C, 8>(weights, vectors, scales, &mut whole);
                 }
             }
-        }
-        for r in 0..R {
-            let scale = &strips.scales[((tile.strip + r) * shape.blocks + block) * STRIP..][..STRIP];
-            // SAFETY: eight scales.
-            let scale = unsafe { _mm256_loadu_ps(scale.as_ptr()) };
-            for c in 0..C {
-                // the vector's scale is shared by the block's eight groups, see `ActivationFormat::Q8K`
-                let both = _mm256_mul_ps(scale, _mm256_set1_ps(tile.acts.scales(n + c)[block * GROUPS]));
-                sums[r][c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r][c]), both, sums[r][c]);
+            let act_sums: [_; C] =
+                std::array::from_fn(|c| part_sums::<F>(tile.acts.code_sums(n + c).as_ptr().add(block * 2 * GROUPS)));
+            for pair in 0..parts::<F>() / PAIR {
+                let at = (block * parts::<F>() / PAIR + pair) * STRIP * 2;
+                let of_rows: [_; R] = std::array::from_fn(|r| _mm256_loadu_si256(whole_offsets[r].add(at).cast()));
+                for c in 0..C {
+                    let of_vector = pair_of(act_sums[c], pair);
+                    for r in 0..R {
+                        let products = _mm256_madd_epi16(of_rows[r], of_vector);
+                        offsets[r][c] = _mm256_add_epi32(offsets[r][c], products);
+                    }
+                }
+            }
+            for r in 0..R {
+                let eight = tile.eight(r, block, F::MINIMUMS);
+                for c in 0..C {
+                    let act_scale = tile.acts.scales(n + c)[block * GROUPS];
+                    sums[r][c] = add_large::<F>(sums[r][c], whole[r][c], offsets[r][c], eight, act_scale);
+                }
             }
         }
     }
-    let act_sums = std::array::from_fn(|c| if F::HALVES { tile.acts.sums_16(n + c) } else { tile.acts.sums_32(n + c) });
-    // SAFETY: features as in the caller.
-    unsafe { finish(tile, sums, act_sums) };
+    store(tile, sums);
 }
 
-/// Takes the offsets off and stores what lies within the rows asked for.
+/// Stores what lies within the rows asked for.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn finish<const R: usize, const C: usize>(tile: Tile<'_>, sums: [[__m256; C]; R], act_sums: [&[f32]; C]) {
-    let parts = tile.shape.offsets;
-    let mut sums = sums;
+fn store<const R: usize, const C: usize>(tile: Tile<'_>, sums: [[__m256; C]; R]) {
     for r in 0..R {
-        let offsets = &tile.strips.offsets[(tile.strip + r) * STRIP * parts..][..STRIP * parts];
-        for (part, eight) in offsets.chunks_exact(STRIP).enumerate() {
-            // SAFETY: the chunk has eight floats.
-            let eight = unsafe { _mm256_loadu_ps(eight.as_ptr()) };
-            for c in 0..C {
-                sums[r][c] = _mm256_fnmadd_ps(eight, _mm256_set1_ps(act_sums[c][part]), sums[r][c]);
-            }
-        }
         let row = tile.row + r * STRIP;
         let count = tile.rows_end.saturating_sub(row).min(STRIP);
         for c in 0..C {

@@ -13,7 +13,8 @@
 
 use super::dot::{Dot, steps, unsigned, weighed};
 use super::formats::{Format, Large, Small};
-use super::strips::{GROUPS, STRIP, Shape, Strips, steps_of, strip_of};
+use super::strips::{GROUPS, STRIP, Shape, Strips, parts, put_eight, put_pairs, steps_of, strip_of};
+use super::sums::{Eight, PAIR, add_large, add_small, pair_of, part_sums};
 use super::{GROUP, pairs};
 use crate::kernels::{Activations, SharedOut, WeightRows};
 use std::arch::x86_64::*;
@@ -40,10 +41,6 @@ struct Layout {
     minimums: usize,
     codes: usize,
     bytes: usize,
-}
-
-const fn parts<F: Large>() -> usize {
-    if F::HALVES { 2 * GROUPS } else { GROUPS }
 }
 
 const fn layout<F: Large>() -> Layout {
@@ -269,18 +266,10 @@ unsafe fn small_vector<F: Small, D: Dot>(strip: &[u8], acts: &Activations, n: us
             } else {
                 products::<F, D, 8>(&unpacked, act, _mm256_set1_epi16(1))
             };
-            let product = _mm256_cvtepi32_ps(whole);
-            let act_scale = _mm256_set1_ps(*scales.get_unchecked(b));
-            let product = if steps::<F, D>() == 0.0 {
-                _mm256_mul_ps(product, act_scale)
-            } else {
-                _mm256_fmsub_ps(product, act_scale, _mm256_set1_ps(steps::<F, D>() * act_sums.get_unchecked(b)))
-            };
-            sum = _mm256_fmadd_ps(product, eight_halves(at), sum);
-            if F::MINIMUM {
-                let act_sum = _mm256_set1_ps(*act_sums.get_unchecked(b));
-                sum = _mm256_fmadd_ps(eight_halves(at.add(HALVES_BYTES)), act_sum, sum);
-            }
+            let minimum = if F::MINIMUM { eight_halves(at.add(HALVES_BYTES)) } else { _mm256_setzero_ps() };
+            let eight = Eight { scale: eight_halves(at), minimum };
+            let of_vector = (*scales.get_unchecked(b), *act_sums.get_unchecked(b));
+            sum = add_small::<F>(sum, whole, eight, steps::<F, D>(), of_vector);
         }
     }
     sum
@@ -306,27 +295,20 @@ unsafe fn scale_pairs<const SIGNED: bool>(at: *const u8) -> __m256i {
     }
 }
 
-/// What a part's offset is a multiple of: its minimum, or where the format has none its scale.
+/// The offsets of pair `pair` of a block's parts, eight rows side by side: their minimums, or where the format has none
+/// their scales.
+///
+/// # Safety
+/// The block is whole and has the pair.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn part_offsets<F: Large>(block: *const u8, part: usize) -> __m256 {
+unsafe fn offset_pair<F: Large>(block: *const u8, pair: usize) -> __m256i {
     let at = layout::<F>();
     let from = if F::MINIMUMS { at.minimums } else { at.scales };
-    // SAFETY: the caller gives a whole block and one of its parts.
-    let eight = unsafe { _mm_loadl_epi64(block.add(from + part * STRIP).cast()) };
-    _mm256_cvtepi32_ps(if F::MINIMUMS { _mm256_cvtepu8_epi32(eight) } else { _mm256_cvtepi8_epi32(eight) })
-}
-
-/// What the parts' offsets are multiplied with, for a block with these scales.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn offset_scale<F: Large>(block: *const u8, scale: __m256) -> __m256 {
-    if F::MINIMUMS {
-        // SAFETY: the caller gives a whole block, whose minimums follow its scales.
-        unsafe { eight_halves(block.add(HALVES_BYTES)) }
-    } else {
-        _mm256_mul_ps(scale, _mm256_set1_ps(F::STEPS))
-    }
+    // SAFETY: this function's contract: two parts of eight bytes.
+    let both = unsafe { _mm_loadu_si128(block.add(from + pair * PAIR * STRIP).cast()) };
+    let pairs = _mm_unpacklo_epi8(both, _mm_unpackhi_epi64(both, both));
+    if F::MINIMUMS { _mm256_cvtepu8_epi16(pairs) } else { _mm256_cvtepi8_epi16(pairs) }
 }
 
 /// The strip at `strip`, of blocks of 256, with vector `n`.
@@ -335,14 +317,13 @@ unsafe fn offset_scale<F: Large>(block: *const u8, scale: __m256) -> __m256 {
 /// As [`small_vector`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn large_vector<F: Large, D: Dot>(strip: &[u8], acts: &Activations, n: usize) -> __m256 {
-    let (codes, scales) = (acts.codes(n), acts.scales(n));
-    let act_sums = if F::HALVES { acts.sums_16(n) } else { acts.sums_32(n) };
+    let (codes, scales, code_sums) = (acts.codes(n), acts.scales(n), acts.code_sums(n));
     let at = layout::<F>();
     let mut sum = _mm256_setzero_ps();
     for (b, bytes) in strip.chunks_exact(at.bytes).enumerate() {
         let block = bytes.as_ptr();
         let mut whole = [_mm256_setzero_si256(); 2];
-        let mut offset = _mm256_setzero_ps();
+        let mut offsets = [_mm256_setzero_si256(); 2];
         // SAFETY: the block is whole, and the vector has its eight groups.
         unsafe {
             fetch_ahead(block, at.codes);
@@ -360,16 +341,18 @@ unsafe fn large_vector<F: Large, D: Dot>(strip: &[u8], acts: &Activations, n: us
                         products::<F, D, 8>(&steps, act, weigh)
                     };
                     whole[half] = _mm256_add_epi32(whole[half], products);
-                    let act_sum = _mm256_set1_ps(*act_sums.get_unchecked(b * parts::<F>() + part));
-                    offset = _mm256_fmadd_ps(part_offsets::<F>(block, part), act_sum, offset);
                 }
             }
-            let scale = eight_halves(block);
-            let product = _mm256_cvtepi32_ps(_mm256_add_epi32(whole[0], whole[1]));
-            // the vector's scale is shared by the block's eight groups, see `ActivationFormat::Q8K`
-            let both = _mm256_mul_ps(scale, _mm256_set1_ps(*scales.get_unchecked(b * GROUPS)));
-            sum = _mm256_fmadd_ps(product, both, sum);
-            sum = _mm256_fnmadd_ps(offset_scale::<F>(block, scale), offset, sum);
+            let act_sums = part_sums::<F>(code_sums.as_ptr().add(b * 2 * GROUPS));
+            for pair in 0..parts::<F>() / PAIR {
+                let products = _mm256_madd_epi16(offset_pair::<F>(block, pair), pair_of(act_sums, pair));
+                offsets[pair % 2] = _mm256_add_epi32(offsets[pair % 2], products);
+            }
+            let minimum = if F::MINIMUMS { eight_halves(block.add(HALVES_BYTES)) } else { _mm256_setzero_ps() };
+            let eight = Eight { scale: eight_halves(block), minimum };
+            let whole = _mm256_add_epi32(whole[0], whole[1]);
+            let offsets = _mm256_add_epi32(offsets[0], offsets[1]);
+            sum = add_large::<F>(sum, whole, offsets, eight, *scales.get_unchecked(b * GROUPS));
         }
     }
     sum
@@ -454,12 +437,9 @@ impl Strips {
             let from = block.as_ptr();
             // SAFETY: the block is whole; the targets were made for these strips.
             unsafe {
-                let scales = &mut self.scales[at * STRIP..][..STRIP];
-                _mm256_storeu_ps(scales.as_mut_ptr(), eight_halves(from));
+                put_eight(&mut self.scales, at, eight_halves(from));
                 if F::MINIMUM {
-                    let minimum = _mm256_sub_ps(_mm256_setzero_ps(), eight_halves(from.add(HALVES_BYTES)));
-                    let offsets = &mut self.offsets[at * STRIP..][..STRIP];
-                    _mm256_storeu_ps(offsets.as_mut_ptr(), minimum);
+                    put_eight(&mut self.minimums, at, eight_halves(from.add(HALVES_BYTES)));
                 }
                 let steps = unpacked::<F>(from.add(small_bytes::<F>() - group_bytes::<F>()));
                 self.put_steps(at, steps.map(|step| unsigned::<F, D>(step)));
@@ -481,18 +461,16 @@ impl Strips {
             let from = block.as_ptr();
             // SAFETY: the block is whole; the targets were made for these strips.
             unsafe {
-                let scale = eight_halves(from);
-                let scales = &mut self.scales[at * STRIP..][..STRIP];
-                _mm256_storeu_ps(scales.as_mut_ptr(), scale);
-                let offset_scale = offset_scale::<F>(from, scale);
+                put_eight(&mut self.scales, at, eight_halves(from));
+                if F::MINIMUMS {
+                    put_eight(&mut self.minimums, at, eight_halves(from.add(HALVES_BYTES)));
+                }
                 for part in 0..parts::<F>() {
-                    let to = at * parts::<F>() + part;
                     let pairs = scale_pairs_of::<F>(from.add(layout.scales + part * STRIP));
-                    let whole_scales = &mut self.whole_scales[to * 2 * STRIP..][..2 * STRIP];
-                    _mm256_storeu_si256(whole_scales.as_mut_ptr().cast(), pairs);
-                    let offsets = &mut self.offsets[to * STRIP..][..STRIP];
-                    let offset = _mm256_mul_ps(part_offsets::<F>(from, part), offset_scale);
-                    _mm256_storeu_ps(offsets.as_mut_ptr(), offset);
+                    put_pairs(&mut self.whole_scales, at * parts::<F>() + part, pairs);
+                }
+                for pair in 0..parts::<F>() / PAIR {
+                    put_pairs(&mut self.whole_offsets, at * parts::<F>() / PAIR + pair, offset_pair::<F>(from, pair));
                 }
                 for g in 0..GROUPS {
                     self.put_steps(at * GROUPS + g, unpacked::<F>(from.add(layout.codes + g * group_bytes::<F>())));

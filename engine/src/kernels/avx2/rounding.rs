@@ -12,10 +12,7 @@ const LARGE: usize = 8 * GROUP;
 pub(in crate::kernels) fn round_vector(format: ActivationFormat, x: Scaled<'_>, out: CodesMut<'_>) {
     let len = x.values.len();
     assert!(len.is_multiple_of(GROUP) && out.codes.len() == len && out.scales.len() == len / GROUP, "whole groups");
-    assert!(
-        out.sums_32.len() == len / GROUP && out.sums_16.len() == len / 16 && out.code_sums.len() == len / 16,
-        "sums of as many groups"
-    );
+    assert!(out.sums_32.len() == len / GROUP && out.code_sums.len() == len / 16, "sums of as many groups");
     assert!(x.weights.is_none_or(|(weights, _)| weights.len() == len), "a weight for each element");
     // SAFETY: lengths were just asserted; the caller chose AVX2, which exists only where the processor has it.
     unsafe {
@@ -61,10 +58,7 @@ unsafe fn small_blocks<const NORMED: bool>(format: ActivationFormat, x: Scaled<'
         let sums = unsafe { round_codes(values, inverse, codes) };
         let sum = (sums[0] + sums[1]) as f32;
         out.scales[g] = stored;
-        for (half, sum) in sums.into_iter().enumerate() {
-            out.sums_16[2 * g + half] = stored * sum as f32;
-            out.code_sums[2 * g + half] = sum as i16;
-        }
+        out.code_sums[2 * g..][..2].copy_from_slice(&sums.map(|sum| sum as i16));
         out.sums_32[g] = if format == ActivationFormat::Q8_1 { through_half(scale * sum) } else { stored * sum };
     }
 }
@@ -94,10 +88,7 @@ unsafe fn large_blocks<const NORMED: bool>(x: Scaled<'_>, out: CodesMut<'_>) {
             // SAFETY: the group's codes lie within the vector's.
             let sums = unsafe { round_codes(*values, inverse, out.codes.as_mut_ptr().add(g * GROUP)) };
             out.scales[g] = scale;
-            for (half, sum) in sums.into_iter().enumerate() {
-                out.sums_16[2 * g + half] = scale * sum as f32;
-                out.code_sums[2 * g + half] = sum as i16;
-            }
+            out.code_sums[2 * g..][..2].copy_from_slice(&sums.map(|sum| sum as i16));
             out.sums_32[g] = scale * (sums[0] + sums[1]) as f32;
         }
     }

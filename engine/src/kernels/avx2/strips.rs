@@ -22,10 +22,13 @@ pub(super) struct Strips {
     pub codes: Vec<u8>,
     /// Scale of a block: (strips, blocks, 8 rows).
     pub scales: Vec<f32>,
-    /// What to take off for each group, or half of it: (strips, groups or halves, 8 rows).
-    pub offsets: Vec<f32>,
+    /// Blocks of 32: their minimum; of 256: what the minimums are multiplied with. (strips, blocks, 8 rows)
+    pub minimums: Vec<f32>,
     /// Large blocks: the scale of each group or half, twice: (strips, groups or halves, 8 rows, 2).
     pub whole_scales: Vec<i16>,
+    /// Large blocks: what to take off for each group or half, see [`LargeHead::offsets`](super::formats::LargeHead), two
+    /// of a row side by side: (strips, groups or halves / 2, 8 rows, 2).
+    pub whole_offsets: Vec<i16>,
 }
 
 /// Sizes of one strip.
@@ -35,21 +38,21 @@ pub(super) struct Shape {
     pub cols: usize,
     /// Scales of a row.
     pub blocks: usize,
-    /// Offsets of a row: none, one a group, or two.
-    pub offsets: usize,
-    /// Whole-number scales of a row.
-    pub whole_scales: usize,
+    /// Minimums of a row, or their scales.
+    pub minimums: usize,
+    /// Whole-number scales of a row, and as many offsets.
+    pub parts: usize,
 }
 
 impl Shape {
     pub fn small<F: Small>(cols: usize) -> Self {
         let blocks = cols / GROUP;
-        Self { cols, blocks, offsets: if F::MINIMUM { blocks } else { 0 }, whole_scales: 0 }
+        Self { cols, blocks, minimums: if F::MINIMUM { blocks } else { 0 }, parts: 0 }
     }
 
     pub fn large<F: Large>(cols: usize) -> Self {
-        let parts = cols / GROUP * if F::HALVES { 2 } else { 1 };
-        Self { cols, blocks: cols / (GROUPS * GROUP), offsets: parts, whole_scales: parts }
+        let blocks = cols / (GROUPS * GROUP);
+        Self { cols, blocks, minimums: if F::MINIMUMS { blocks } else { 0 }, parts: blocks * parts::<F>() }
     }
 }
 
@@ -58,8 +61,9 @@ impl Strips {
         let rows = strips * STRIP;
         grow(&mut self.codes, rows * shape.cols, 0);
         grow(&mut self.scales, rows * shape.blocks, 0.0);
-        grow(&mut self.offsets, rows * shape.offsets, 0.0);
-        grow(&mut self.whole_scales, rows * shape.whole_scales * 2, 0);
+        grow(&mut self.minimums, rows * shape.minimums, 0.0);
+        grow(&mut self.whole_scales, rows * shape.parts * 2, 0);
+        grow(&mut self.whole_offsets, rows * shape.parts, 0);
     }
 
     /// Unpacks `rows`, of blocks of 32, for sums by `D`. Rows past the last are zeros.
@@ -74,17 +78,9 @@ impl Strips {
             for b in 0..shape.blocks {
                 let at = s * shape.blocks + b;
                 let blocks = strip.map(|row| row.map(|bytes| &bytes[b * F::BYTES..][..F::BYTES]));
-                let mut scales = [0.0; STRIP];
-                let mut offsets = [0.0; STRIP];
-                for (r, block) in blocks.iter().enumerate() {
-                    if let Some(block) = block {
-                        // SAFETY: features as in the caller.
-                        (scales[r], offsets[r]) = unsafe { F::scale_and_offset(block) };
-                    }
-                }
-                self.scales[at * STRIP..][..STRIP].copy_from_slice(&scales);
+                put_eight(&mut self.scales, at, halves_of(blocks, 0));
                 if F::MINIMUM {
-                    self.offsets[at * STRIP..][..STRIP].copy_from_slice(&offsets);
+                    put_eight(&mut self.minimums, at, halves_of(blocks, 2));
                 }
                 // SAFETY: features as in the caller.
                 unsafe { self.put_steps(at, steps_of::<F>(blocks, 0).map(|step| unsigned::<F, D>(step))) };
@@ -129,41 +125,64 @@ impl Strips {
     /// Scales and offsets of 8 blocks of 256 become those of block `at` of the strips.
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn put_heads<F: Large>(&mut self, at: usize, blocks: [Option<&[u8]>; STRIP]) {
-        let halves = if F::HALVES { 2 } else { 1 };
+        let halves = parts::<F>() / GROUPS;
         let mut scales = [[_mm256_setzero_ps(); STRIP]; 2];
-        let mut offsets = [[_mm256_setzero_ps(); STRIP]; 2];
+        let mut offsets = [_mm256_setzero_ps(); STRIP];
         for (r, block) in blocks.iter().enumerate() {
-            let Some(block) = block else {
-                self.scales[at * STRIP + r] = 0.0;
-                continue;
-            };
+            let Some(block) = block else { continue };
             // SAFETY: a block is whole; features as in the caller.
             let head = unsafe { F::head(block) };
-            self.scales[at * STRIP + r] = head.scale;
             let twice = |v| {
                 let wide = _mm256_cvtepu16_epi32(v);
                 _mm256_castsi256_ps(_mm256_or_si256(wide, _mm256_slli_epi32::<16>(wide)))
             };
             scales[0][r] = twice(_mm256_castsi256_si128(head.scales));
             scales[1][r] = twice(_mm256_extracti128_si256::<1>(head.scales));
-            (offsets[0][r], offsets[1][r]) = (head.offsets[0], head.offsets[1]);
+            offsets[r] = _mm256_castsi256_ps(head.offsets);
         }
-        let parts = at * GROUPS * halves;
-        let whole_scales = &mut self.whole_scales[parts * STRIP * 2..][..GROUPS * halves * STRIP * 2];
-        for half in 0..halves {
-            for (g, eight) in transpose(scales[half]).into_iter().enumerate() {
-                let to = &mut whole_scales[(g * halves + half) * STRIP * 2..][..STRIP * 2];
-                // SAFETY: `to` has 16 numbers of 16 bits.
-                unsafe { _mm256_storeu_ps(to.as_mut_ptr().cast(), eight) };
+        put_eight(&mut self.scales, at, halves_of(blocks, F::SCALE_AT));
+        if F::MINIMUMS {
+            put_eight(&mut self.minimums, at, halves_of(blocks, F::MINIMUM_AT));
+        }
+        let first = at * parts::<F>();
+        for (half, scales) in scales.into_iter().enumerate().take(halves) {
+            for (g, eight) in transpose(scales).into_iter().enumerate() {
+                put_pairs(&mut self.whole_scales, first + g * halves + half, _mm256_castps_si256(eight));
             }
-            // a row's offsets are in order of its groups, or of its half groups, eight at a time
-            for (i, eight) in transpose(offsets[half]).into_iter().enumerate() {
-                let to = &mut self.offsets[(parts + half * GROUPS + i) * STRIP..][..STRIP];
-                // SAFETY: `to` has 8 floats.
-                unsafe { _mm256_storeu_ps(to.as_mut_ptr(), eight) };
-            }
+        }
+        for (pair, eight) in transpose(offsets).into_iter().take(parts::<F>() / 2).enumerate() {
+            put_pairs(&mut self.whole_offsets, first / 2 + pair, _mm256_castps_si256(eight));
         }
     }
+}
+
+/// Parts of a block of 256 that have a scale of their own.
+pub(super) const fn parts<F: Large>() -> usize {
+    if F::HALVES { 2 * GROUPS } else { GROUPS }
+}
+
+/// The half-precision numbers at byte `at` of eight blocks.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn halves_of(blocks: [Option<&[u8]>; STRIP], at: usize) -> __m256 {
+    let half = |r: usize| blocks[r].map_or(0, |block| i16::from_le_bytes([block[at], block[at + 1]]));
+    _mm256_cvtph_ps(_mm_setr_epi16(half(0), half(1), half(2), half(3), half(4), half(5), half(6), half(7)))
+}
+
+/// Number `at` of eight rows becomes `eight`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn put_eight(to: &mut [f32], at: usize, eight: __m256) {
+    // SAFETY: the slice has eight floats.
+    unsafe { _mm256_storeu_ps(to[at * STRIP..][..STRIP].as_mut_ptr(), eight) };
+}
+
+/// Two numbers, `at`, of eight rows become `pairs`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn put_pairs(to: &mut [i16], at: usize, pairs: __m256i) {
+    // SAFETY: the slice has 16 numbers of 16 bits.
+    unsafe { _mm256_storeu_si256(to[at * 2 * STRIP..][..2 * STRIP].as_mut_ptr().cast(), pairs) };
 }
 
 /// Group `g` of 8 blocks as 8 steps, each 4 elements of 8 rows.

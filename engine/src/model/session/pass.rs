@@ -1,13 +1,13 @@
 //! The forward pass: a batch through all layers, and some of its tokens through the head.
 
-use super::Session;
 use super::scratch::Scratch;
-use crate::kernels::vector;
+use super::{EMBEDDING_ROWS_KEPT, Session};
+use crate::kernels::{Activations, vector};
 use crate::kv_cache::LayerCache;
 use crate::model::Model;
 use crate::model::attention::{Attention, AttentionScratch};
 use crate::model::cost::Batch;
-use crate::model::inputs::Inputs;
+
 use crate::model::operators::{Operators, Store, format_of, formats};
 use crate::model::rope::RopeTables;
 use crate::model::turn::Turn;
@@ -26,8 +26,10 @@ struct Pass<'a> {
     ropes: &'a RopeTables,
     scratch: &'a mut Scratch,
     attention: &'a mut AttentionScratch,
-    inputs: &'a mut Inputs,
-    gated: &'a mut Inputs,
+    inputs: &'a mut Activations,
+    gated: &'a mut Activations,
+    /// Whether the numbers are those of single steps.
+    exact: bool,
 }
 
 impl Session {
@@ -35,14 +37,21 @@ impl Session {
     /// the last `wanted` tokens come out of the last layer. `exact`: with the numbers of single steps.
     pub(super) fn run_layers(&mut self, ids: &[u32], wanted: usize, exact: bool) {
         self.make_ready(ids.len(), exact);
-        let Self { model, pool, cache, ropes, scratch, attention, inputs, gated, cached_types, .. } = self;
+        let Self { model, pool, cache, ropes, scratch, attention, inputs, gated, cached_types, looked_up, .. } = self;
         let (h, n, first) = (&model.hyperparameters, ids.len(), cache.depth());
+        inputs.want_as_alone(exact);
+        gated.want_as_alone(exact);
         cache.grow(n);
         let batch = Batch { tokens: n, wanted: n, first, cached: *cached_types };
         embed(model, pool, ids, batch, &mut scratch.residual[..n * h.hidden]);
+        *looked_up += n;
+        if *looked_up >= EMBEDDING_ROWS_KEPT {
+            model.let_embedding_go();
+            *looked_up = 0;
+        }
         ropes.fill(pool, first, n);
-        let ops = Operators { pool, isa: model.isa, gguf: &model.gguf, n, exact, eps: h.norm_eps };
-        let mut pass = Pass { model, ops, batch, ropes, scratch, attention, inputs, gated };
+        let ops = Operators { pool, isa: model.isa, gguf: &model.gguf, n, eps: h.norm_eps };
+        let mut pass = Pass { model, ops, batch, ropes, scratch, attention, inputs, gated, exact };
         let layers = model.weights.layers.len();
         for i in 0..layers {
             pass.batch.wanted = if i + 1 == layers { wanted } else { n };
@@ -52,10 +61,10 @@ impl Session {
     }
 
     /// Final norm and output head for `tokens` of the last batch; logits go to `self.logits[at..]`.
-    pub(super) fn run_head(&mut self, tokens: Range<usize>, at: usize, exact: bool) {
+    pub(super) fn run_head(&mut self, tokens: Range<usize>, at: usize) {
         let Self { model, pool, scratch, inputs, logits, cached_types, .. } = self;
         let (h, weights, n) = (&model.hyperparameters, &model.weights, tokens.len());
-        let ops = Operators { pool, isa: model.isa, gguf: &model.gguf, n, exact, eps: h.norm_eps };
+        let ops = Operators { pool, isa: model.isa, gguf: &model.gguf, n, eps: h.norm_eps };
         let residual = &scratch.residual[tokens.start * h.hidden..tokens.end * h.hidden]; // (n, hidden)
         let logits = &mut logits[at..at + n * model.vocab()]; // (n, vocab)
         let batch = Batch { tokens: n, wanted: n, first: 0, cached: *cached_types };
@@ -139,7 +148,7 @@ impl<'a> Pass<'a> {
         self.mark(Operator::Attention, i);
         let cached = LayerCache { bytes, keys, values, span };
         // all tokens at once, or each as the single one that it must look like
-        let rows = if self.ops.exact { 1 } else { wanted };
+        let rows = if self.exact { 1 } else { wanted };
         let query = self.scratch.query[(n - wanted) * query_width..n * query_width].chunks_exact(rows * query_width);
         let mixed = self.scratch.mixed[..wanted * mixed_width].chunks_exact_mut(rows * mixed_width);
         for (t, (query, mixed)) in query.zip(mixed).enumerate() {

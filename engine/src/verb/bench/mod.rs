@@ -5,7 +5,6 @@ use super::profile::{self, Profiling};
 use super::setup;
 use super::stdout;
 use crate::error::{EngineError, Result};
-use crate::gguf::{Gguf, LoadMode};
 use crate::memory::give_back_freed;
 use crate::model::{BATCH_TOKENS_MAX, Logits, Model, Session};
 use crate::proof::{self, Facts, ModelHashes};
@@ -15,7 +14,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+mod ahead;
 mod draft;
+mod mbu;
 mod memory;
 mod print;
 mod sweep;
@@ -96,12 +97,25 @@ struct Test {
     decode: u32,
 }
 
+impl Test {
+    /// Tokens in the cache at its end.
+    fn tokens(&self) -> u64 {
+        u64::from(self.depth) + u64::from(self.prompt.max(self.decode))
+    }
+
+    /// As llama-bench names it: `pp512`, `tg128 @ d4096`.
+    fn name(&self) -> String {
+        test_name(self.prompt, self.decode, self.depth)
+    }
+}
+
 fn run(args: &Args) -> Result<u8> {
     args.require("--model")?;
     let request = Request::from_args(args)?;
     let columns = Columns {
         cache: request.cache_differs_from_default(),
         ratios: request.depths.len().max(request.threads.len()) > 1,
+        mbu: request.profiling.roofline().is_some(),
     };
     let mut printer = Printer::new(request.format, columns);
     let measured = measure_all(args, &request, &mut printer);
@@ -109,18 +123,11 @@ fn run(args: &Args) -> Result<u8> {
     printer.finish()?;
     measured?;
     request.profiling.finish()?;
-    match (printer.rows, printer.invalid_rows) {
-        (0, _) => Err(EngineError::usage("nothing to measure").hint("give -p or -n a number above 0")),
-        (_, 0) => Ok(0),
-        _ => Ok(INVALID),
-    }
+    Ok(if printer.invalid_rows == 0 { 0 } else { INVALID })
 }
 
 fn measure_all(args: &Args, request: &Request, printer: &mut Printer) -> Result<()> {
-    // a later file that cannot be read is told before minutes went into the first
-    for path in args.all("--model").into_iter().skip(1) {
-        Gguf::open(Path::new(path), LoadMode::Map)?;
-    }
+    ahead::check(&args.all("--model"), request)?;
     for path in args.all("--model") {
         let model = setup::open(Path::new(path), &request.config)?;
         let draft = Draft::from_args(args, &model, &request.config)?;
@@ -217,21 +224,24 @@ struct Subject<'a> {
 }
 
 fn measure(subject: &Subject<'_>, request: &Request, test: Test) -> Result<Row> {
-    let Test { depth, prompt, decode, .. } = test;
     let Subject { path, model, .. } = subject;
     // freed buffers of the test before must not show in this one's memory
     give_back_freed();
-    let tokens = u64::from(depth) + u64::from(prompt.max(decode));
-    let config = request.config_of(&test, tokens)?;
+    let config = request.config_of(&test, test.tokens())?;
     let mut session = setup::session(model, &config)?;
     let faults_before = session.affinity_faults();
     let test_time = utc_now();
     let samples_ns = repeat(&mut session, request, test)?;
-    request.profiling.keep(&mut session, &format!("{path} {}", test_name(prompt, decode, depth)));
+    request.profiling.keep(&mut session, &format!("{path} {}", test.name()));
     if !session.logits_finite() {
         return Err(EngineError::model("logits are not finite numbers").at((*path).to_owned()));
     }
-    row(&session, &config, subject, test, Measured { test_time, samples_ns, faults_before })
+    let mut row = row(&session, &config, subject, test, Measured { test_time, samples_ns, faults_before })?;
+    if let Some((mbu, objection)) = mbu::of(&session, test, row.avg_ts, request.profiling.roofline()) {
+        row.mbu = Some(mbu);
+        row.invalid.extend(objection);
+    }
+    Ok(row)
 }
 
 /// What was measured, when it began, and which workers were elsewhere then.
@@ -286,6 +296,7 @@ fn row(session: &Session, config: &EngineConfig, subject: &Subject<'_>, test: Te
         invalid: (!proof.affinity_faults.is_empty()).then_some(ReasonCode::AffinityDiffers).into_iter().collect(),
         memory: MemoryFigures::of_session(session, config),
         proof,
+        mbu: None,
         draft: None,
     })
 }

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::proof;
 use crate::protocol::{KvPolicy, ReasonCode, SelfProof};
 use crate::talk::talk;
+use crate::text::one_line;
 use crate::verb::draft::DraftReport;
 use crate::verb::stdout;
 use serde::Serialize;
@@ -19,7 +20,7 @@ pub enum Format {
     JsonLines,
 }
 
-/// One test's figures. Field names are llama-bench's, but for the last three.
+/// One test's figures. Field names are llama-bench's, but for the last ones.
 #[derive(Serialize)]
 pub struct Row {
     pub build_commit: &'static str,
@@ -59,6 +60,10 @@ pub struct Row {
     pub memory: MemoryFigures,
     /// What the engine proves about itself: the object that a run's journal has.
     pub proof: SelfProof,
+    /// Bytes that a decode read a second / what the roofline reads at best; absent without a roofline, and in rows that no
+    /// point of it is the ceiling of: prompts, drafts, other cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mbu: Option<f64>,
     /// What a draft model was worth; llama-bench has no such field, so it is absent without one and in CSV.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draft: Option<DraftReport>,
@@ -110,6 +115,8 @@ pub struct Columns {
     pub cache: bool,
     /// The sweep's ratios.
     pub ratios: bool,
+    /// Utilisation of memory: where a roofline was given.
+    pub mbu: bool,
 }
 
 /// Prints rows as they are measured.
@@ -151,9 +158,11 @@ impl Printer {
             }
             Format::Csv => {
                 if self.rows == 0 {
-                    stdout::put(format_args!("{}\n", CSV_COLUMNS.join(",")))?;
+                    let names: Vec<&str> = csv_columns(self.columns).collect();
+                    stdout::put(format_args!("{}\n", names.join(",")))?;
                 }
-                stdout::put(format_args!("{}\n", csv(&serde_json::to_value(row).expect(INFALLIBLE))))?;
+                let row = serde_json::to_value(row).expect(INFALLIBLE);
+                stdout::put(format_args!("{}\n", csv(&row, self.columns)))?;
             }
             Format::Markdown => {
                 if self.rows == 0 {
@@ -170,7 +179,7 @@ impl Printer {
         if let Some(warning) = row.memory.warning() {
             talk!("warning: {}: {warning}", row.test());
         }
-        self.notes.push(format!("{}, {}: {}", row.model_filename, row.test(), row.memory.line()));
+        self.notes.push(format!("{}, {}: {}", cell(&row.model_filename), row.test(), row.memory.line()));
         let lines = proof::lines(&row.proof);
         if !self.proofs.contains(&lines) {
             self.proofs.push(lines);
@@ -241,12 +250,17 @@ const CSV_COLUMNS: [&str; 25] = [
 #[cfg(test)]
 const LEFT_OUT: [&str; 6] = ["samples_ns", "samples_ts", "memory", "proof", "n_positions", "ratio_to_first"];
 
-/// One line, every field quoted.
-fn csv(row: &serde_json::Value) -> String {
-    let quoted = CSV_COLUMNS.iter().map(|&column| {
+fn csv_columns(columns: Columns) -> impl Iterator<Item = &'static str> {
+    CSV_COLUMNS.into_iter().chain(columns.mbu.then_some("mbu"))
+}
+
+/// One line, every field quoted. What could rewrite a terminal or begin another line is escaped; JSON has names as they are.
+fn csv(row: &serde_json::Value, columns: Columns) -> String {
+    let quoted = csv_columns(columns).map(|column| {
         let value = &row[column];
         let text = match value {
-            serde_json::Value::String(text) => text.clone(),
+            serde_json::Value::String(text) => one_line(text),
+            serde_json::Value::Null => String::new(),
             serde_json::Value::Array(words) => words.iter().filter_map(|w| w.as_str()).collect::<Vec<_>>().join(" "),
             other => other.to_string(),
         };
@@ -255,12 +269,18 @@ fn csv(row: &serde_json::Value) -> String {
     quoted.collect::<Vec<_>>().join(",")
 }
 
+/// A name as a cell of a table or part of a list.
+fn cell(name: &str) -> String {
+    one_line(name).replace('|', "\\|")
+}
+
 fn markdown_head(columns: Columns) -> String {
     let (cache, cache_rule) = if columns.cache { (" cache |", " --- |") } else { ("", "") };
     let (ratio, ratio_rule) = if columns.ratios { (" ratio |", " ---: |") } else { ("", "") };
+    let (mbu, mbu_rule) = if columns.mbu { (" mbu |", " ---: |") } else { ("", "") };
     format!(
-        "| model | size | params | threads | mmap |{cache} test | t/s |{ratio}\n\
-         | --- | ---: | ---: | ---: | ---: |{cache_rule} ---: | ---: |{ratio_rule}"
+        "| model | size | params | threads | mmap |{cache} test | t/s |{ratio}{mbu}\n\
+         | --- | ---: | ---: | ---: | ---: |{cache_rule} ---: | ---: |{ratio_rule}{mbu_rule}"
     )
 }
 
@@ -268,9 +288,14 @@ fn markdown(row: &Row, columns: Columns) -> String {
     let invalid = if row.invalid.is_empty() { String::new() } else { format!(" INVALID {}", row.invalid()) };
     let cache = if columns.cache { format!(" {} |", row.cache()) } else { String::new() };
     let ratio = if columns.ratios { format!(" {:.2} |", row.ratio_to_first) } else { String::new() };
+    let mbu = match row.mbu {
+        _ if !columns.mbu => String::new(),
+        Some(mbu) => format!(" {mbu:.2} |"),
+        None => " |".to_owned(),
+    };
     format!(
-        "| {} | {:.2} MiB | {:.2} M | {} | {} |{cache} {} | {:.2} ± {:.2}{invalid} |{ratio}",
-        row.model_type,
+        "| {} | {:.2} MiB | {:.2} M | {} | {} |{cache} {} | {:.2} ± {:.2}{invalid} |{ratio}{mbu}",
+        cell(&row.model_type),
         row.model_size as f64 / f64::from(1 << 20),
         row.model_n_params as f64 / 1e6,
         row.n_threads,
@@ -349,17 +374,21 @@ mod tests {
             invalid: vec![ReasonCode::AffinityDiffers, ReasonCode::NotFinite],
             memory: MemoryFigures::new(&HeldMemory::default(), ""),
             proof: SelfProof::default(),
+            mbu: None,
             draft: None,
         };
+        assert!(
+            csv(&serde_json::to_value(&row).unwrap(), Columns { mbu: true, ..Columns::default() }).ends_with(",\"\"")
+        );
         let value = serde_json::to_value(&row).unwrap();
         let mut columns: Vec<&str> = CSV_COLUMNS.into_iter().chain(LEFT_OUT).collect();
         columns.sort_unstable();
         let mut fields: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
         fields.sort_unstable();
         assert_eq!(columns, fields);
-        assert!(csv(&value).contains("\"f16\",\"f16\",\"full\""));
-        assert!(csv(&value).contains("\"a \"\"fast\"\" one, really\""));
-        assert!(csv(&value).ends_with(",\"affinity-differs not-finite\""));
+        assert!(csv(&value, Columns::default()).contains("\"f16\",\"f16\",\"full\""));
+        assert!(csv(&value, Columns::default()).contains("\"a \"\"fast\"\" one, really\""));
+        assert!(csv(&value, Columns::default()).ends_with(",\"affinity-differs not-finite\""));
         assert!(markdown(&row, Columns::default()).ends_with(" INVALID affinity-differs not-finite |"));
     }
 

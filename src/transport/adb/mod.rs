@@ -52,7 +52,7 @@ const KILL_GROUP: &str = r#"kill -KILL "-$1" 2>/dev/null || kill -KILL "$1""#;
 /// Kills the process groups whose leader has the word `$1$2` in its command line. The word comes in two parts, so that
 /// this script does not find itself.
 const KILL_LEFT: &str = r#"for p in $(grep -l -- "$1$2" /proc/[0-9]*/cmdline 2>/dev/null); do
-  p=${p#/proc/}; kill -KILL "-${p%/cmdline}" 2>/dev/null
+  p=${p#/proc/}; p=${p%/cmdline}; kill -KILL "-$p" 2>/dev/null || kill -KILL "$p" 2>/dev/null
 done
 exit 0"#;
 
@@ -141,6 +141,8 @@ impl AdbTransport {
         // looked at each time, for a server of another version can take the port at any time
         self.link.reach_server(&deadline)?;
         if self.is_proven {
+            // there may not have been time for it when the device was reached anew
+            self.kill_left(&deadline);
             return Ok(());
         }
         let link = &self.link;

@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// May this release go out to these devices?
 #[derive(Debug, Parser)]
@@ -48,20 +49,23 @@ pub enum Verb {
 }
 
 /// `farmgate run`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct RunArgs {
     /// Scenarios, in order
-    #[arg(required = true, value_name = "SCENARIO")]
+    #[arg(required_unless_present = "resume", value_name = "SCENARIO")]
     pub scenarios: Vec<String>,
     /// The candidate: a GGUF file, or the first file of a split set
-    #[arg(long, short, value_name = "FILE")]
-    pub model: PathBuf,
+    #[arg(long, short, required_unless_present = "resume", value_name = "FILE")]
+    pub model: Option<PathBuf>,
     /// The baseline to compare with, in pairs on each device
     #[arg(long, value_name = "FILE")]
     pub baseline_model: Option<PathBuf>,
     /// Devices by name; may be repeated [default: all registered]
     #[arg(long, short, value_name = "NAME")]
     pub device: Vec<String>,
+    /// Devices by their labels, for instance `phone & !old`
+    #[arg(long, value_name = "LABELS", conflicts_with = "device")]
+    pub labels: Option<String>,
     /// Pairs for each scenario, instead of what the scenario says
     #[arg(long, value_name = "N")]
     pub pairs: Option<u32>,
@@ -80,12 +84,26 @@ pub struct RunArgs {
     /// Folder with built engines (farmhand-TARGET), instead of building one
     #[arg(long, value_name = "DIR")]
     pub artefacts: Option<PathBuf>,
+    /// Go on with a run that was interrupted or whose farmgate died; models are looked for where they were
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["scenarios", "device", "labels", "pairs", "repetitions", "threads",
+        "context_tokens", "dry_run"])]
+    pub resume: Option<String>,
+    /// Wait so long for devices that others hold, for instance 90s, 30m or 2h [default: not at all]
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub wait: Option<Duration>,
     /// Print the plan and touch nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Print the plan or the run as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// A time such as `90s`, `30m` or `1h 30m`, at most a week.
+fn span(text: &str) -> Result<Duration, String> {
+    let hint = || "give a time such as 90s, 30m or 2h, at most 168h".to_owned();
+    let span: jiff::SignedDuration = text.parse().map_err(|_| hint())?;
+    Duration::try_from(span).ok().filter(|time| time.as_secs() <= 7 * 24 * 3600).ok_or_else(hint)
 }
 
 /// `farmgate gate`.
@@ -140,6 +158,9 @@ pub enum Format {
 pub enum DeviceVerb {
     /// List the registered devices
     List {
+        /// Only those whose labels fit, for instance `phone & !old`
+        #[arg(value_name = "LABELS")]
+        labels: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -155,6 +176,100 @@ pub enum DeviceVerb {
         #[arg(long, value_name = "DIR")]
         artefacts: Option<PathBuf>,
     },
+    /// Register a device: reach it, ask what it is, and write its file
+    Add {
+        /// How it is reached
+        #[command(subcommand)]
+        how: AddVerb,
+    },
+    /// Say what will spoil a measurement on a device, and what mends it
+    Doctor {
+        /// The device's name
+        device: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Folder with built engines, instead of building one
+        #[arg(long, value_name = "DIR")]
+        artefacts: Option<PathBuf>,
+    },
+    /// Say who holds a device; with --force, take it away
+    Release {
+        /// The device's name
+        device: String,
+        /// End the lease in its owner's stead; the owner is told by whom
+        #[arg(long)]
+        force: bool,
+        /// Folder with built engines, instead of building one
+        #[arg(long, value_name = "DIR")]
+        artefacts: Option<PathBuf>,
+    },
+    /// Leave a device out of all runs until it is returned
+    Quarantine {
+        /// The device's name
+        device: String,
+        /// Why, for whoever finds it missing
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+    },
+    /// Take a device out of quarantine
+    Return {
+        /// The device's name
+        device: String,
+    },
+}
+
+/// `farmgate device add …`.
+#[derive(Debug, Subcommand)]
+pub enum AddVerb {
+    /// A board or server with an ssh server
+    Ssh {
+        /// HOST, USER@HOST or an alias of ~/.ssh/config
+        host: String,
+        /// TCP port
+        #[arg(long, value_name = "PORT")]
+        port: Option<u16>,
+        /// Private key
+        #[arg(long, value_name = "FILE")]
+        identity_file: Option<String>,
+        /// File of host keys that are trusted
+        #[arg(long, value_name = "FILE")]
+        known_hosts_file: Option<String>,
+        /// What all ways have in common
+        #[command(flatten)]
+        new: NewDevice,
+    },
+    /// A phone or tablet behind adb
+    Adb {
+        /// Serial as `adb devices` shows it, or HOST:PORT
+        serial: String,
+        /// The adb client, if another than the one in PATH
+        #[arg(long, value_name = "FILE")]
+        program: Option<String>,
+        /// TCP port of the adb server
+        #[arg(long, value_name = "PORT")]
+        server_port: Option<u16>,
+        /// What all ways have in common
+        #[command(flatten)]
+        new: NewDevice,
+    },
+}
+
+/// What can be said of any new device.
+#[derive(Debug, Args)]
+pub struct NewDevice {
+    /// Its name [default: from host or serial]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Labels besides those that the probe gives; may be repeated
+    #[arg(long, value_name = "LABEL")]
+    pub label: Vec<String>,
+    /// Folder on the device that farmgate may use [default: the transport's own choice]
+    #[arg(long, value_name = "DIR")]
+    pub workdir: Option<String>,
+    /// Folder with built engines, instead of building one
+    #[arg(long, value_name = "DIR")]
+    pub artefacts: Option<PathBuf>,
 }
 
 /// `farmgate model …`.

@@ -4,6 +4,7 @@ use crate::run::{Manifest, RunState};
 use farmgate_engine::protocol::frame::Framed;
 use farmgate_engine::protocol::{DevicePlan, Fingerprint, Record};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Something that happened in a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -13,6 +14,11 @@ pub enum Event {
     RunStarted {
         /// What is known before the first cell.
         manifest: Box<Manifest>,
+    },
+    /// A run that had no end, or an early one, is gone on with. Durable.
+    RunResumed {
+        /// Wall clock of that moment, RFC 3339.
+        at: String,
     },
     /// A device was reached and probed. Durable.
     DeviceOpened {
@@ -84,11 +90,85 @@ impl Event {
     }
 }
 
+/// A run as its journal leaves it.
+#[derive(Debug)]
+pub struct Course {
+    /// What was known before its first cell.
+    pub manifest: Manifest,
+    /// Devices that were reached, by name.
+    pub devices: BTreeMap<String, DeviceCourse>,
+    /// How far it came.
+    pub state: RunState,
+}
+
+/// One device's part of it.
+#[derive(Debug, Clone, Default)]
+pub struct DeviceCourse {
+    /// What the probe found, and sha256 of the engine there.
+    pub opened: Option<(Fingerprint, String)>,
+    /// The plan that it was given last.
+    pub plan: Option<DevicePlan>,
+    /// Number of the next record of its journal.
+    pub seq_next: u64,
+    /// Cells that have come to an end.
+    pub cells_ended: u32,
+    /// Its journal says that the plan came to its end.
+    pub is_at_end: bool,
+    /// It came to the end of its plan, and nothing more is to be done.
+    pub is_finished: bool,
+}
+
+impl Course {
+    /// A run that has just begun.
+    pub fn new(manifest: Manifest) -> Self {
+        Self { manifest, devices: BTreeMap::new(), state: RunState::Unfinished }
+    }
+
+    /// Takes in its next event.
+    pub fn take(&mut self, event: Event) {
+        match event {
+            Event::RunStarted { .. } | Event::Progress { .. } => {}
+            Event::RunResumed { .. } => self.state = RunState::Unfinished,
+            Event::RunEnded { state } => self.state = state,
+            Event::DeviceOpened { device, fingerprint, engine_sha256, .. } => {
+                self.of(device).opened = Some((*fingerprint, engine_sha256));
+            }
+            Event::DevicePlanned { device, plan } => self.of(device).plan = Some(*plan),
+            // one that was interrupted has ended as well
+            Event::DeviceFinished { device } => {
+                let part = self.of(device);
+                part.is_finished = part.is_at_end;
+            }
+            // it gets another chance
+            Event::DeviceFailed { .. } => {}
+            Event::DeviceRecord { device, framed } => {
+                let part = self.of(device);
+                part.seq_next = framed.seq + 1;
+                part.is_at_end = matches!(framed.record, Record::JournalEnd { interrupted: false });
+                if let Record::CellEnd { cell, .. } = framed.record {
+                    part.cells_ended = part.cells_ended.max(cell + 1);
+                }
+            }
+        }
+    }
+
+    fn of(&mut self, device: String) -> &mut DeviceCourse {
+        self.devices.entry(device).or_default()
+    }
+}
+
 /// What a device is doing.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Phase {
     /// Connecting and probing.
     Connecting,
+    /// Waiting for somebody else to give the device back.
+    Waiting {
+        /// Who holds it, as the device says.
+        owner: String,
+        /// How much longer that is waited for, milliseconds.
+        left_ms: u64,
+    },
     /// Copying an artefact or a model.
     Pushing {
         /// What is copied.

@@ -43,6 +43,7 @@ pub mod session;
 pub mod runner;
 
 // remember
+pub mod quarantine;
 pub mod store;
 
 // tell

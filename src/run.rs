@@ -8,6 +8,7 @@ use farmgate_engine::protocol::{
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::PathBuf;
 
 /// Name of a run: 1 to 64 characters of `[a-z0-9-]`, so that it is safe as a file name everywhere.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -109,6 +110,27 @@ pub struct Manifest {
     /// The policy that was asked for by name or path; `None` stands for the default one's rules for these scenarios.
     #[serde(default)]
     pub policy: Option<String>,
+    /// What was typed besides; runs of older versions have none, and cannot be gone on with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub typed: Option<Typed>,
+}
+
+/// What was typed to begin a run, as far as going on with it needs it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct Typed {
+    /// The candidate's file on the lab host.
+    pub model: PathBuf,
+    /// The baseline's.
+    pub baseline_model: Option<PathBuf>,
+    /// Pairs for each scenario.
+    pub pairs: Option<u32>,
+    /// Repetitions for each scenario.
+    pub repetitions: Option<u32>,
+    /// Worker threads.
+    pub threads: Option<u32>,
+    /// Room in the KV cache, tokens.
+    pub context_tokens: Option<u32>,
 }
 
 /// What the inventory says of a device.
@@ -123,6 +145,37 @@ pub struct DeviceFacts {
     pub tier: Option<String>,
     /// `local`, `ssh`, …
     pub transport: String,
+    /// What the product promises on it.
+    #[serde(default, skip_serializing_if = "Constraints::is_empty")]
+    pub constraints: Constraints,
+}
+
+/// Limits that the product promises on a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct Constraints {
+    /// Highest resident memory, MB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mb_max: Option<f64>,
+    /// Slowest decode at whatever depth is measured, token/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decode_tps_min: Option<f64>,
+    /// Longest time to the first token at whatever prompt is measured, milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_token_ms_max: Option<f64>,
+    /// Highest mean power, W.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_w_max: Option<f64>,
+    /// Highest temperature of a trusted sensor, degrees Celsius.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature_c_max: Option<f64>,
+}
+
+impl Constraints {
+    /// Whether nothing is promised.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How far a run came.
@@ -156,6 +209,9 @@ pub struct RunData {
     pub manifest: Manifest,
     /// How far it came.
     pub state: RunState,
+    /// When it was gone on with after farmgate had ended early, RFC 3339.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resumed: Vec<String>,
     /// Devices, in plan order.
     pub devices: Vec<DeviceData>,
 }

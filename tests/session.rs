@@ -5,6 +5,7 @@ mod lab;
 use farmgate::device::{Device, LocalConfig, TransportConfig};
 use farmgate::error::{Error, ExitCode};
 use farmgate::event::Phase;
+use farmgate::lease::Claim;
 use farmgate::model::ModelFile;
 use farmgate::session::Session;
 use farmgate_engine::protocol::frame::Framed;
@@ -34,6 +35,8 @@ impl Bench {
             memory_mb: None,
             workdir: Some(folder.path().join("work").display().to_string()),
             target: None,
+            store_quota_mb: None,
+            constraints: Default::default(),
             remarks: None,
             file: "devices/bench.toml".into(),
         };
@@ -43,7 +46,7 @@ impl Bench {
         self.folder.path().join("work")
     }
     fn open(&self) -> Result<Session, Error> {
-        Session::open(&self.device, &lab::farmhand(), "tester", &mut |_| {})
+        Session::open(&self.device, &lab::farmhand(), &Claim::at_once("tester"), &mut |_| {})
     }
     fn refused(&self) -> Error {
         let error = self.open().err().expect("this is refused");
@@ -143,7 +146,8 @@ fn follow(session: &mut Session) -> Result<Vec<Framed>, Error> {
 fn a_plan_is_carried_out_from_open_to_close(bench: &Bench) {
     let mut phases = Vec::new();
     let artefact = lab::farmhand();
-    let mut session = Session::open(&bench.device, &artefact, "tester", &mut |p| phases.push(p)).unwrap();
+    let mut session =
+        Session::open(&bench.device, &artefact, &Claim::at_once("tester"), &mut |p| phases.push(p)).unwrap();
     assert_eq!(phases[0], Phase::Connecting);
     assert_eq!(session.fingerprint().target, artefact.target);
     assert!(session.fingerprint().memory_bytes > 0);
@@ -310,7 +314,7 @@ fn a_filesystem_without_execution_is_told() {
         return lab::skip("a_filesystem_without_execution_is_told", "mounting needs root");
     }
     let device = Device { workdir: Some(mount.display().to_string()), ..bench.device.clone() };
-    let outcome = Session::open(&device, &lab::farmhand(), "tester", &mut |_| {});
+    let outcome = Session::open(&device, &lab::farmhand(), &Claim::at_once("tester"), &mut |_| {});
     let unmounted = std::process::Command::new("umount").arg(&mount).status().unwrap();
     assert!(unmounted.success());
     let error = outcome.err().expect("nothing can run there");

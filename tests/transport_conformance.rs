@@ -2,8 +2,9 @@
 
 mod lab;
 
+use farmgate::device::SimConfig;
 use farmgate::process::OUTPUT_BYTES_MAX;
-use farmgate::transport::{LocalTransport, Transport};
+use farmgate::transport::{LocalTransport, SimTransport, Transport};
 use lab::Sshd;
 use lab::device::{AdbServer, shared};
 use std::io::Write;
@@ -27,6 +28,7 @@ macro_rules! or_skip {
 macro_rules! facts {
     ($($name:ident)*) => {
         facts! { local by on_this_machine: $($name)* }
+        facts! { sim by on_a_simulated_device: $($name)* }
         facts! { ssh by over_ssh: $($name)* }
         facts! { ssh_without_sftp by over_ssh_without_sftp: $($name)* }
         facts! { ssh_device by over_ssh_to_a_device: $($name)* }
@@ -47,6 +49,12 @@ type Fact = fn(&mut dyn Transport, &Path);
 
 fn on_this_machine(_: &str, fact: Fact) {
     fact(&mut LocalTransport::new(), Path::new("/"));
+}
+
+fn on_a_simulated_device(_: &str, fact: Fact) {
+    // a link with a speed, so that the books of virtual time are kept
+    let config = SimConfig { latency_ms: 2, link_bytes_per_s: 50 << 20, ..SimConfig::default() };
+    fact(&mut SimTransport::connect("sim", &config), Path::new("/"));
 }
 
 fn over_ssh(test: &str, fact: Fact) {

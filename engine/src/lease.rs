@@ -57,6 +57,23 @@ struct State {
     token: u64,
     /// The holder of that token; `None` after a release.
     holder: Option<Holder>,
+    /// The lease that was last ended by somebody else than its owner: its trace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    broken: Option<Broken>,
+}
+
+/// A lease that was taken from its owner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Broken {
+    /// Its token.
+    pub token: u64,
+    /// Who held it.
+    pub owner: String,
+    /// Who ended it.
+    pub by: String,
+    /// Wall clock of the device then.
+    pub at: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -137,6 +154,19 @@ impl LeaseFolder {
             current(state, token, &Moment::now())?;
             state.holder = None;
             Ok(())
+        })
+    }
+
+    /// Ends the lease that runs now in its owner's stead; `None` when there is none. What the owner does from then on is
+    /// refused, and says by whom it was ended.
+    pub fn break_off(&self, by: &str) -> Result<Option<Broken>> {
+        let by = checked_owner(by)?;
+        let moment = Moment::now();
+        self.change(|state| {
+            let Some(holder) = state.holder.take().filter(|holder| moment.left_ms(holder) > 0) else { return Ok(None) };
+            let owner = shown(state.token, &holder, &moment).owner;
+            state.broken = Some(Broken { token: state.token, owner, by, at: clock::wall_clock() });
+            Ok(state.broken.clone())
         })
     }
 
@@ -240,6 +270,11 @@ fn current<'a>(state: &'a State, token: u64, moment: &Moment) -> Result<&'a Hold
             let owner = shown(state.token, holder, moment).owner;
             Err(stale(format!("lease token {token} is stale: token {} was granted to `{owner}`", state.token)))
         }
+        None if state.broken.as_ref().is_some_and(|broken| broken.token == token) => {
+            let by = state.broken.as_ref().map_or("", |broken| &broken.by);
+            let by = text::escaped(by.as_bytes(), OWNER_BYTES_MAX);
+            Err(stale(format!("the lease of token {token} was ended by `{by}`")))
+        }
         None if token <= state.token => Err(stale(format!("the lease of token {token} was released or is stale"))),
         _ => Err(stale(format!("lease token {token} was never granted"))),
     }
@@ -334,6 +369,20 @@ mod tests {
         leases.release(new.token).unwrap();
         assert!(leases.check(new.token).is_err(), "a released lease does not pass");
         assert!(leases.show().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_lease_that_was_broken_off_says_by_whom() {
+        let folder = tempfile::tempdir().unwrap();
+        let leases = LeaseFolder::new(folder.path());
+        assert_eq!(leases.break_off("admin").unwrap(), None, "there is none");
+        let lease = granted(leases.acquire("lab-1", 60_000).unwrap());
+        let broken = leases.break_off("admin").unwrap().unwrap();
+        assert_eq!((broken.token, broken.owner.as_str(), broken.by.as_str()), (lease.token, "lab-1", "admin"));
+        let error = leases.check(lease.token).unwrap_err();
+        assert!(error.what().contains("was ended by `admin`") && error.exit_code() == 6, "{error}");
+        let next = granted(leases.acquire("lab-2", 60_000).unwrap());
+        assert!(next.token > lease.token && leases.check(lease.token).is_err());
     }
 
     #[test]

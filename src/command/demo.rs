@@ -41,9 +41,10 @@ fn one(
 ) -> Result<Done> {
     let request = RunArgs {
         scenarios: vec![scenario.to_owned()],
-        model: model.to_owned(),
+        model: Some(model.to_owned()),
         baseline_model: baseline.map(Path::to_owned),
         device: vec!["local".to_owned()],
+        labels: None,
         pairs,
         repetitions: None,
         threads: None,
@@ -51,6 +52,8 @@ fn one(
         context_tokens: pairs.map(|_| CONTEXT_TOKENS),
         policy: None,
         artefacts: args.artefacts.clone(),
+        resume: None,
+        wait: None,
         dry_run: false,
         json: false,
     };

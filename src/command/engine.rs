@@ -90,7 +90,9 @@ pub fn for_devices<'a>(
 /// What each device is, in their order. Those that have to be asked are asked at once, since each may take its time.
 fn architectures<'a>(devices: impl Iterator<Item = &'a Device>) -> Vec<(&'a Device, Result<Architecture>)> {
     let devices: Vec<&Device> = devices.collect();
-    let is_asked = |d: &&&Device| d.target.is_none() && !matches!(d.transport, TransportConfig::Local(_));
+    let is_asked = |d: &&&Device| {
+        d.target.is_none() && !matches!(d.transport, TransportConfig::Local(_) | TransportConfig::Sim(_))
+    };
     let asked: Vec<&str> = devices.iter().filter(is_asked).map(|d| d.name.as_str()).collect();
     if !asked.is_empty() {
         terminal::note(&format!("asking what machine it is: {}", asked.join(", ")));

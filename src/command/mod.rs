@@ -2,10 +2,13 @@
 
 mod demo;
 mod device;
+mod device_add;
+mod doctor;
 mod engine;
 mod model;
 mod names;
 mod report;
+mod resume;
 mod run;
 
 use crate::cli::{Cli, DeviceVerb, EngineVerb, ModelVerb, StoreVerb, Verb};
@@ -40,15 +43,26 @@ pub fn run(cli: &Cli) -> Result<Done> {
         Verb::Run(args) => run::run(&folders, args),
         Verb::Gate(args) => report::gate(&folders, args),
         Verb::Report(args) => report::report(&folders, args),
-        Verb::Device(DeviceVerb::List { json }) => device::list(&folders, *json),
-        Verb::Device(DeviceVerb::Probe { device, json, artefacts }) => {
-            device::probe(&folders, device, *json, artefacts.as_deref())
-        }
+        Verb::Device(verb) => device(&folders, verb),
         Verb::Model(ModelVerb::Inspect { file, json }) => model::inspect(file, *json),
         Verb::Model(ModelVerb::Synth { like, quant, seed, output }) => model::synth(like, quant, *seed, output),
         Verb::Engine(EngineVerb::Build { target, all }) => engine::build(&folders, target, *all),
         Verb::Store(StoreVerb::Rebuild) => rebuild(&folders),
         Verb::Demo(args) => demo::demo(&folders, args),
+    }
+}
+
+fn device(folders: &Folders, verb: &DeviceVerb) -> Result<Done> {
+    match verb {
+        DeviceVerb::List { labels, json } => device::list(folders, labels.as_deref(), *json),
+        DeviceVerb::Probe { device, json, artefacts } => device::probe(folders, device, *json, artefacts.as_deref()),
+        DeviceVerb::Add { how } => device_add::add(folders, how),
+        DeviceVerb::Doctor { device, json, artefacts } => doctor::doctor(folders, device, *json, artefacts.as_deref()),
+        DeviceVerb::Release { device, force, artefacts } => {
+            device::release(folders, device, *force, artefacts.as_deref())
+        }
+        DeviceVerb::Quarantine { device, reason } => device::quarantine(folders, device, reason),
+        DeviceVerb::Return { device } => device::take_back(folders, device),
     }
 }
 

@@ -4,33 +4,44 @@ use super::report::{judge, write_all};
 use super::{Done, engine, names, to_json};
 use crate::cli::RunArgs;
 use crate::config::Folders;
-use crate::device::Inventory;
+use crate::device::{Device, Inventory};
 use crate::error::{Error, ExitCode, Result};
-use crate::event::Event;
+use crate::event::{DeviceCourse, Event};
 use crate::gate::Judgement;
+use crate::lease::is_in_use;
 use crate::model::ModelFile;
 use crate::plan::{Overrides, Plan, Request};
+use crate::quarantine::{FAILURES_MAX, Quarantine};
 use crate::report::terminal::{self, Terminal};
-use crate::run::{Manifest, RunData, RunId, RunState};
+use crate::run::{Manifest, RunData, RunId, Typed};
 use crate::runner::{self, Order};
 use crate::scenario::Catalogue;
 use crate::session::Session;
-use crate::store::Store;
+use crate::store::{RunWriter, Store};
+use crate::toolchain::Artefact;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Set by Ctrl-C; every loop of a run looks at it.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// `farmgate run`.
 pub fn run(folders: &Folders, args: &RunArgs) -> Result<Done> {
-    let candidate = open_model(&args.model)?;
-    let baseline = args.baseline_model.as_deref().map(open_model).transpose()?;
-    let campaign = Campaign::prepare(folders, args, candidate, baseline)?;
-    if args.dry_run {
-        return Ok(Done::ok(if args.json { to_json(&campaign.plan)? } else { campaign.plan.to_string() }));
-    }
-    let finished = campaign.carry_out(folders, args.artefacts.as_deref(), args.policy.as_deref())?;
+    let finished = match &args.resume {
+        Some(name) => super::resume::resume(folders, args, name)?,
+        None => {
+            let model = args.model.as_deref().ok_or_else(|| Error::bug("a run without a model was let pass"))?;
+            let candidate = open_model(model)?;
+            let baseline = args.baseline_model.as_deref().map(open_model).transpose()?;
+            let campaign = Campaign::prepare(folders, args, candidate, baseline)?;
+            if args.dry_run {
+                return Ok(Done::ok(if args.json { to_json(&campaign.plan)? } else { campaign.plan.to_string() }));
+            }
+            campaign.carry_out(folders, args.artefacts.as_deref(), args.policy.as_deref())?
+        }
+    };
     let stdout = if args.json {
         crate::report::render::json(&finished.run, Some(&finished.judgement))?
     } else {
@@ -44,11 +55,16 @@ pub fn open_model(path: &Path) -> Result<ModelFile> {
     terminal::hashing(path, &mut |progress| ModelFile::open(path, progress))
 }
 
-/// A run that is decided but not begun.
+/// A run that is decided but not begun, or not ended.
 pub struct Campaign {
-    plan: Plan,
+    pub(super) plan: Plan,
     candidate: ModelFile,
     baseline: Option<ModelFile>,
+    typed: Typed,
+    /// How long to wait for devices that others hold.
+    patience: Duration,
+    /// Where each device stands, in a run that is gone on with.
+    pub(super) course: BTreeMap<String, DeviceCourse>,
 }
 
 /// A run that has ended, with its judgement.
@@ -58,6 +74,9 @@ pub struct Finished {
     /// What it means.
     pub judgement: Judgement,
 }
+
+/// Devices as they could be opened, in plan order; `None` where nothing is left to do.
+type Sessions = Vec<Result<Option<Session>>>;
 
 impl Campaign {
     /// Reads everything that users edit and decides the plan. Whatever is wrong comes out here, before any device is
@@ -71,10 +90,14 @@ impl Campaign {
         let inventory = Inventory::load(folders)?;
         let catalogue = Catalogue::load(folders)?;
         crate::policy::Policy::load(folders, args.policy.as_deref().unwrap_or("default"))?;
+        let devices = match &args.labels {
+            Some(labels) => labelled(&inventory, labels)?,
+            None => args.device.clone(),
+        };
         let plan = Plan::resolve(&Request {
             inventory: &inventory,
             catalogue: &catalogue,
-            devices: &args.device,
+            devices: &devices,
             scenarios: &args.scenarios,
             candidate: &candidate,
             baseline: baseline.as_ref(),
@@ -86,55 +109,63 @@ impl Campaign {
             },
             engines: &[],
         })?;
-        Ok(Self { plan, candidate, baseline })
+        let absolute = |model: &ModelFile| std::path::absolute(&model.path).unwrap_or_else(|_| model.path.clone());
+        let typed = Typed {
+            model: absolute(&candidate),
+            baseline_model: baseline.as_ref().map(absolute),
+            pairs: args.pairs,
+            repetitions: args.repetitions,
+            threads: args.threads,
+            context_tokens: args.context_tokens,
+        };
+        let patience = args.wait.unwrap_or_default();
+        Ok(Self { plan, candidate, baseline, typed, patience, course: BTreeMap::new() })
     }
 
     /// Runs it, keeps it, judges it and writes its reports.
     pub fn carry_out(self, folders: &Folders, artefacts: Option<&Path>, policy: Option<&str>) -> Result<Finished> {
         let mut store = Store::open(&folders.results)?;
-        let devices = || self.plan.devices.iter().map(|part| &part.device);
-        let built = engine::for_devices(folders, artefacts, devices())?;
+        let built = self.engines(folders, artefacts)?;
         let (run, created) = names::new_run(&folders.results)?;
-        listen_for_ctrl_c()?;
-        let mut terminal = Terminal::new(&devices().map(|d| d.name.clone()).collect::<Vec<_>>());
-        let order = Order {
-            plan: &self.plan,
-            run: &run,
-            candidate: &self.candidate,
-            baseline: self.baseline.as_ref(),
-            artefacts: &built,
-            stop: &STOP,
-        };
-        let sessions = runner::open_devices(&order, &mut |event| terminal.show(event));
-        let sessions = at_least_one(sessions)?;
-        if STOP.load(Ordering::SeqCst) {
-            sessions.into_iter().flatten().for_each(|session| drop(session.close()));
-            return Err(Error::usage("stopped before anything was measured").hint("nothing was kept"));
-        }
+        let order = self.order(&run, &built);
+        let (mut terminal, sessions) = open_sessions(&order)?;
         let manifest = self.manifest(&run, created, policy);
-        let state = self.measure(&mut store, &order, &manifest, sessions, &mut terminal)?;
-        terminal.finish();
-        let data = store.load(&run)?;
-        debug_assert_eq!(data.state, state);
-        let judgement = judge(folders, policy, &data)?;
-        write_all(folders, &store.run_folder(&run), &data, &judgement)?;
-        Ok(Finished { run: data, judgement })
+        measure(store.begin(&manifest)?, &order, sessions, &mut terminal)?;
+        finish(folders, &store, &run, policy)
     }
 
-    fn measure(
+    /// Engines for the devices that have none yet; what keeps a device out of the run stands in their place.
+    pub(super) fn engines(
         &self,
-        store: &mut Store,
-        order: &Order<'_>,
-        manifest: &Manifest,
-        sessions: Vec<Result<Session>>,
-        terminal: &mut Terminal,
-    ) -> Result<RunState> {
-        let mut writer = store.begin(manifest)?;
-        let mut keep = |events: &[Event]| -> Result<()> {
-            events.iter().for_each(|event| terminal.show(event));
-            writer.append_all(events)
-        };
-        runner::carry_out(order, sessions, &mut keep)
+        folders: &Folders,
+        artefacts: Option<&Path>,
+    ) -> Result<BTreeMap<String, Result<Artefact>>> {
+        let quarantine = Quarantine::load(&folders.results)?;
+        let has_none = |device: &&Device| self.course.get(&device.name).is_none_or(|course| course.plan.is_none());
+        let devices = || self.plan.devices.iter().map(|part| &part.device);
+        let free = devices().filter(has_none).filter(|device| quarantine.of(&device.name).is_none());
+        let mut engines = engine::for_devices(folders, artefacts, free)?;
+        for device in devices() {
+            if let Some(entry) = quarantine.of(&device.name) {
+                let what = format!("it is in quarantine since {}: {}", entry.since, entry.reason);
+                let hint = format!("`farmgate device return {}` takes it back", device.name);
+                engines.insert(device.name.clone(), Err(Error::infra(what).hint(hint)));
+            }
+        }
+        Ok(engines)
+    }
+
+    pub(super) fn order<'a>(&'a self, run: &'a RunId, built: &'a BTreeMap<String, Result<Artefact>>) -> Order<'a> {
+        Order {
+            plan: &self.plan,
+            run,
+            candidate: &self.candidate,
+            baseline: self.baseline.as_ref(),
+            artefacts: built,
+            course: &self.course,
+            patience: self.patience,
+            stop: &STOP,
+        }
     }
 
     fn manifest(&self, run: &RunId, created: String, policy: Option<&str>) -> Manifest {
@@ -149,8 +180,79 @@ impl Campaign {
             pairs: self.plan.pairs(),
             devices: self.plan.device_facts(),
             policy: policy.map(str::to_owned),
+            typed: Some(self.typed.clone()),
         }
     }
+}
+
+/// Opens every device that has something left to do.
+///
+/// # Errors
+/// No device could be opened, or the user stopped meanwhile: nothing was measured.
+pub(super) fn open_sessions(order: &Order<'_>) -> Result<(Terminal, Sessions)> {
+    listen_for_ctrl_c()?;
+    let names: Vec<String> = order.plan.devices.iter().map(|part| part.device.name.clone()).collect();
+    let mut terminal = Terminal::new(&names);
+    let sessions = runner::open_devices(order, &mut |event| terminal.show(event));
+    let sessions = at_least_one(sessions)?;
+    if STOP.load(Ordering::SeqCst) {
+        sessions.into_iter().flatten().flatten().for_each(|session| drop(session.close()));
+        return Err(Error::usage("stopped before anything was measured").hint("nothing was kept"));
+    }
+    Ok((terminal, sessions))
+}
+
+/// Carries out the order; every event is kept before anything else is done.
+pub(super) fn measure(
+    mut writer: RunWriter<'_>,
+    order: &Order<'_>,
+    sessions: Sessions,
+    terminal: &mut Terminal,
+) -> Result<()> {
+    let mut keep = |events: &[Event]| -> Result<()> {
+        events.iter().for_each(|event| terminal.show(event));
+        writer.append_all(events)
+    };
+    runner::carry_out(order, sessions, &mut keep)?;
+    terminal.finish();
+    Ok(())
+}
+
+/// Names of the devices whose labels fit.
+fn labelled(inventory: &Inventory, labels: &str) -> Result<Vec<String>> {
+    let chosen = super::device::choose(inventory, Some(labels))?;
+    if chosen.is_empty() {
+        return Err(Error::usage(format!("no device has labels that fit `{}`", crate::config::printable(labels)))
+            .hint("`farmgate device list` shows the labels of all"));
+    }
+    Ok(chosen.iter().map(|device| device.name.clone()).collect())
+}
+
+/// Puts devices aside that failed in every one of the last runs.
+fn put_aside(folders: &Folders, store: &Store, data: &RunData) -> Result<()> {
+    for device in data.devices.iter().filter(|device| device.failure.is_some()) {
+        let name = &device.facts.device;
+        let failures = store.last_failures(name, FAILURES_MAX)?;
+        if failures.len() < FAILURES_MAX || failures.iter().any(|why| why.is_none() || is_in_use(why.as_deref())) {
+            continue;
+        }
+        let mut quarantine = Quarantine::load(&folders.results)?;
+        if quarantine.of(name).is_none() {
+            let why = format!("it failed in {FAILURES_MAX} runs in a row, the last one {}", data.manifest.run);
+            quarantine.put(name, &why, &names::now(), &runner::host_name())?;
+            terminal::note(&format!("{name}: put in quarantine: {why}; `farmgate device return {name}` takes it back"));
+        }
+    }
+    Ok(())
+}
+
+/// Judges a run that has ended, and writes its reports.
+pub(super) fn finish(folders: &Folders, store: &Store, run: &RunId, policy: Option<&str>) -> Result<Finished> {
+    let data = store.load(run)?;
+    put_aside(folders, store, &data)?;
+    let judgement = judge(folders, policy, &data)?;
+    write_all(folders, &store.run_folder(run), &data, &judgement)?;
+    Ok(Finished { run: data, judgement })
 }
 
 impl Finished {
@@ -163,7 +265,7 @@ impl Finished {
 
 /// When no device at all could be opened, nothing was touched: the first fault is a usage error. Otherwise a device that
 /// failed costs only its own cells.
-fn at_least_one(sessions: Vec<Result<Session>>) -> Result<Vec<Result<Session>>> {
+fn at_least_one(sessions: Sessions) -> Result<Sessions> {
     if sessions.iter().any(Result::is_ok) {
         return Ok(sessions);
     }

@@ -3,7 +3,7 @@
 use super::evidence::{Demand, Evidence, Finding, all_crashed, losses};
 use super::{Judgement, Outcome, Rule, RuleOutcome, Severity, absolute, compare, say, verdict, worst};
 use crate::metric::{self, Direction, MetricKind};
-use crate::run::{CellData, DeviceData, Observation, RunData, Series};
+use crate::run::{CellData, DeviceData, DeviceFacts, Observation, RunData, Series};
 use farmgate_engine::protocol::Arm;
 
 /// Stands for the device where a rule that requires data found none to apply to.
@@ -25,7 +25,39 @@ pub fn judge(policy_name: &str, rules: &[Rule], run: &RunData) -> Judgement {
             outcomes.extend(on_device(rule, device, &series, run));
         }
     }
+    for device in &run.devices {
+        let promised = promises(&device.facts);
+        // what was not measured is the policy's to demand
+        let is_measured = |rule: &&Rule| series.iter().any(|s| s.key.device == device.facts.device && matches(rule, s));
+        for rule in promised.iter().filter(is_measured) {
+            outcomes.extend(on_device(rule, device, &series, run));
+        }
+    }
     verdict::decide(policy_name, outcomes, run.state)
+}
+
+/// The constraint sheet of a device as rules.
+fn promises(facts: &DeviceFacts) -> Vec<Rule> {
+    let sheet = &facts.constraints;
+    let limits = [
+        ("peak-rss-mb", None, sheet.memory_mb_max),
+        ("decode-tps", sheet.decode_tps_min, None),
+        ("ttft-ms", None, sheet.first_token_ms_max),
+        ("power-w", None, sheet.power_w_max),
+        ("temperature-max-c", None, sheet.temperature_c_max),
+    ];
+    let rule = |(metric, at_least, at_most): (&str, Option<f64>, Option<f64>)| Rule {
+        name: format!("promised-{metric}"),
+        metric: metric.to_owned(),
+        scenario: None,
+        devices: None,
+        severity: Severity::Critical,
+        at_least,
+        at_most,
+        regression_percent_max: None,
+        required: false,
+    };
+    limits.into_iter().filter(|(_, low, high)| low.is_some() || high.is_some()).map(rule).collect()
 }
 
 fn on_device(rule: &Rule, device: &DeviceData, series: &[Series], run: &RunData) -> Vec<RuleOutcome> {

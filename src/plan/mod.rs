@@ -213,6 +213,7 @@ fn facts_of(device: &Device) -> DeviceFacts {
         labels: device.labels.clone(),
         tier: device.tier.clone(),
         transport: device.transport.kind().to_owned(),
+        constraints: device.constraints,
     }
 }
 

@@ -55,6 +55,8 @@ pub struct RunView {
     pub state: &'static str,
     /// What the state means for the reader; empty when complete.
     pub state_note: String,
+    /// That and when it was gone on with after farmgate had ended early; empty when it was not.
+    pub resumed_note: String,
     /// farmgate's version.
     pub farmgate_version: String,
     /// Scenarios with their planned pairs or repetitions.

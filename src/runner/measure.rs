@@ -3,7 +3,7 @@
 use super::{Order, Speaker};
 use crate::error::{Error, Result};
 use crate::event::{Event, Phase};
-use crate::session::Session;
+use crate::session::{Known, Session};
 use farmgate_engine::protocol::frame::Framed;
 use farmgate_engine::protocol::{DevicePlan, Record};
 use std::sync::atomic::Ordering;
@@ -46,6 +46,9 @@ fn try_measure(mut session: Session, order: &Order<'_>, index: usize, speaker: &
         engine_sha256: session.engine_sha256().to_owned(),
         clock_offset_ms: session.clock_offset_ms(),
     });
+    if let Some(known) = order.known(&speaker.device) {
+        return go_on(session, order, &known, index, speaker);
+    }
     let mut say = |phase| speaker.phase(phase);
     let candidate = session.push_model(order.candidate, &mut say)?;
     let baseline = order.baseline.map(|model| session.push_model(model, &mut say)).transpose()?;
@@ -55,7 +58,19 @@ fn try_measure(mut session: Session, order: &Order<'_>, index: usize, speaker: &
     if !order.stop.load(Ordering::SeqCst) {
         session.start(&plan)?;
         let estimate_ms = order.plan.devices[index].estimate_s * 1000;
-        follow(&mut session, order, &plan, estimate_ms, speaker)?;
+        follow(&mut session, order, &plan, Course::new(0, estimate_ms), speaker)?;
+    }
+    session.close()
+}
+
+/// Goes on with a device that was given its plan before.
+fn go_on(mut session: Session, order: &Order<'_>, known: &Known<'_>, index: usize, speaker: &Speaker) -> Result<()> {
+    if !order.stop.load(Ordering::SeqCst) {
+        let plan = session.go_on(known)?;
+        speaker.say(Event::DevicePlanned { device: speaker.device.clone(), plan: Box::new(plan.clone()) });
+        let done_cells = order.course.get(&speaker.device).map_or(0, |course| course.cells_ended);
+        let estimate_ms = order.plan.devices[index].estimate_s * 1000;
+        follow(&mut session, order, &plan, Course::new(done_cells, estimate_ms), speaker)?;
     }
     session.close()
 }
@@ -65,24 +80,20 @@ fn follow(
     session: &mut Session,
     order: &Order<'_>,
     plan: &DevicePlan,
-    estimate_ms: u64,
+    mut course: Course,
     speaker: &Speaker,
 ) -> Result<()> {
     let started = Instant::now();
     let budget = budget(plan);
-    let mut course = Course { done_cells: 0, what: String::new(), started, estimate_ms };
     let mut link_lost: Option<Instant> = None;
     let mut stopped: Option<Instant> = None;
     loop {
         match session.poll() {
             Ok(records) => {
                 link_lost = None;
-                for framed in records {
-                    let end = matches!(framed.record, Record::JournalEnd { .. });
-                    course.tell(framed, plan, speaker);
-                    if end {
-                        return Ok(());
-                    }
+                records.into_iter().for_each(|framed| course.tell(framed, plan, speaker));
+                if session.has_ended() {
+                    return Ok(());
                 }
                 session.renew()?;
             }
@@ -115,6 +126,8 @@ fn budget(plan: &DevicePlan) -> Duration {
 
 /// How far a device has come.
 struct Course {
+    /// Cells that had ended before.
+    before_cells: u32,
     done_cells: u32,
     what: String,
     started: Instant,
@@ -123,6 +136,10 @@ struct Course {
 }
 
 impl Course {
+    fn new(done_cells: u32, estimate_ms: u64) -> Self {
+        Self { before_cells: done_cells, done_cells, what: String::new(), started: Instant::now(), estimate_ms }
+    }
+
     fn tell(&mut self, framed: Framed, plan: &DevicePlan, speaker: &Speaker) {
         let total_cells = plan.cells.len() as u32;
         match &framed.record {
@@ -140,9 +157,10 @@ impl Course {
     /// Mean time of the cells so far, times the cells left; before the first cell has ended, the plan's estimate.
     fn left_ms(&self, total_cells: u32) -> u64 {
         let elapsed_ms = self.started.elapsed().as_millis() as u64;
-        if self.done_cells == 0 {
+        let here_cells = self.done_cells.saturating_sub(self.before_cells);
+        if here_cells == 0 {
             return self.estimate_ms.saturating_sub(elapsed_ms);
         }
-        elapsed_ms / u64::from(self.done_cells) * u64::from(total_cells - self.done_cells)
+        elapsed_ms / u64::from(here_cells) * u64::from(total_cells.saturating_sub(self.done_cells))
     }
 }

@@ -4,11 +4,12 @@
 mod measure;
 
 use crate::error::{Error, Result};
-use crate::event::{Event, Phase};
+use crate::event::{DeviceCourse, Event, Phase};
+use crate::lease::Claim;
 use crate::model::ModelFile;
 use crate::plan::Plan;
 use crate::run::{RunId, RunState};
-use crate::session::Session;
+use crate::session::{Known, Session};
 use crate::toolchain::Artefact;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,8 +32,25 @@ pub struct Order<'a> {
     pub baseline: Option<&'a ModelFile>,
     /// Engines by device; a device that could not be asked which one it needs has its fault instead.
     pub artefacts: &'a BTreeMap<String, Result<Artefact>>,
+    /// Where each device stands, in a run that is gone on with.
+    pub course: &'a BTreeMap<String, DeviceCourse>,
+    /// How long to wait for a device that somebody else holds.
+    pub patience: Duration,
     /// Set when the user wants to stop.
     pub stop: &'a AtomicBool,
+}
+
+impl Order<'_> {
+    /// What is known of a device that was given its plan before.
+    fn known(&self, device: &str) -> Option<Known<'_>> {
+        let course = self.course.get(device)?;
+        let (fingerprint, engine_sha256) = course.opened.as_ref()?;
+        Some(Known { fingerprint, engine_sha256, plan: course.plan.as_ref()?, seq_next: course.seq_next })
+    }
+
+    fn is_finished(&self, device: &str) -> bool {
+        self.course.get(device).is_some_and(|course| course.is_finished)
+    }
 }
 
 /// Where a device's thread speaks.
@@ -52,22 +70,31 @@ impl Speaker {
     }
 }
 
-/// Opens a session on every device of the plan, in parallel. One answer a device, in plan order.
-pub fn open_devices(order: &Order<'_>, show: &mut dyn FnMut(&Event)) -> Vec<Result<Session>> {
+/// Opens a session on every device of the plan, in parallel; `None` where a run that is gone on with has nothing left to
+/// do. One answer a device, in plan order.
+pub fn open_devices(order: &Order<'_>, show: &mut dyn FnMut(&Event)) -> Vec<Result<Option<Session>>> {
     let work = order.plan.devices.iter().map(|part| (part.device.name.clone(), part)).collect();
     let owner = format!("{}@{}", order.run, host_name());
+    let claim = Claim { owner: &owner, patience: order.patience, stop: Some(order.stop) };
     let opened = on_each(
         work,
         |part, speaker| {
-            speaker.phase(Phase::Connecting);
             let name = &part.device.name;
-            let artefact = match order.artefacts.get(name) {
-                Some(Ok(artefact)) => artefact,
-                Some(Err(error)) => return Err(error.clone().on_device(name)),
-                None => return Err(Error::bug("a device of the plan has no engine").on_device(name)),
+            if order.is_finished(name) {
+                speaker.phase(Phase::Done);
+                return Ok(None);
+            }
+            if let Some(Err(error)) = order.artefacts.get(name) {
+                return Err(error.clone().on_device(name));
+            }
+            if let Some(known) = order.known(name) {
+                return Session::attach(&part.device, &known, &claim, &mut |phase| speaker.phase(phase)).map(Some);
+            }
+            speaker.phase(Phase::Connecting);
+            let Some(Ok(artefact)) = order.artefacts.get(name) else {
+                return Err(Error::bug("a device of the plan has no engine").on_device(name));
             };
-            Session::open(&part.device, artefact, &owner, &mut |phase| speaker.phase(phase))
-                .map_err(|e| e.on_device(&part.device.name))
+            Session::open(&part.device, artefact, &claim, &mut |phase| speaker.phase(phase)).map(Some)
         },
         &mut |events| {
             events.iter().for_each(&mut *show);
@@ -85,14 +112,15 @@ pub fn open_devices(order: &Order<'_>, show: &mut dyn FnMut(&Event)) -> Vec<Resu
 /// When `keep` fails (a full disk), the devices are stopped in good order and the fault is returned.
 pub fn carry_out(
     order: &Order<'_>,
-    sessions: Vec<Result<Session>>,
+    sessions: Vec<Result<Option<Session>>>,
     keep: &mut dyn FnMut(&[Event]) -> Result<()>,
 ) -> Result<RunState> {
     let work = order.plan.devices.iter().map(|part| part.device.name.clone()).zip(sessions.into_iter().enumerate());
     on_each(
         work.collect(),
         |(index, session), speaker| match session {
-            Ok(session) => measure::measure(session, order, index, speaker),
+            Ok(Some(session)) => measure::measure(session, order, index, speaker),
+            Ok(None) => {}
             Err(error) => measure::failed(speaker, &error),
         },
         keep,
@@ -151,7 +179,7 @@ fn listen(inbox: &Receiver<Event>, keep: &mut dyn FnMut(&[Event]) -> Result<()>,
 }
 
 /// Name of this machine, for the lease; only letters, digits, `.` and `-`.
-fn host_name() -> String {
+pub fn host_name() -> String {
     let name = sysinfo::System::host_name().unwrap_or_else(|_| "unknown-host".to_owned());
     name.chars().filter(|c| c.is_ascii_alphanumeric() || ".-".contains(*c)).take(64).collect()
 }

@@ -17,7 +17,7 @@ const ASK: Duration = Duration::from_secs(30);
 pub fn architecture(device: &Device) -> Result<Architecture> {
     let found = match (&device.target, &device.transport) {
         (Some(target), _) => architecture_of(target),
-        (None, TransportConfig::Local(_)) => host_architecture(),
+        (None, TransportConfig::Local(_) | TransportConfig::Sim(_)) => host_architecture(),
         (None, _) => connect(device).and_then(|mut transport| ask(&mut *transport)),
     };
     found.map_err(|e| e.on_device(&device.name))

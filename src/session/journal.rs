@@ -38,11 +38,17 @@ pub(super) struct Following {
     reader: JournalReader,
     trouble: Option<Trouble>,
     ended: bool,
+    is_complete: bool,
     looked: Instant,
+    /// Records below this number are known already.
+    seq_next: u64,
+    /// Read before anybody asked for them.
+    held: Vec<Framed>,
 }
 
 impl Following {
-    pub(super) fn new(folder: &str) -> Self {
+    /// Follows the journal in a run's folder, from record `seq_next` on.
+    pub(super) fn new(folder: &str, seq_next: u64) -> Self {
         Self {
             journal: format!("{folder}/journal.jsonl"),
             pid_file: format!("{folder}/pid"),
@@ -50,17 +56,47 @@ impl Following {
             reader: JournalReader::new(),
             trouble: None,
             ended: false,
+            is_complete: false,
             looked: Instant::now(),
+            seq_next,
+            held: Vec::new(),
         }
     }
 
-    /// Whether the journal's last record has been read.
+    /// Reads all that is there, past ends that were none since the run was gone on with, and holds it for the next poll.
+    /// Says whether the last end is the plan's.
+    pub(super) fn catch_up(&mut self, transport: &mut dyn Transport) -> Result<bool> {
+        loop {
+            let before = self.reader.fed_bytes();
+            let had_ended = std::mem::replace(&mut self.ended, false);
+            let records = self.read(transport)?;
+            self.held.extend(records);
+            if self.reader.fed_bytes() == before || self.trouble.is_some() {
+                self.ended |= had_ended;
+                return Ok(self.is_complete);
+            }
+        }
+    }
+
+    /// What comes next is written by a farmhand that is started now. It cuts off a torn last line, so the journal is read
+    /// from its beginning once more.
+    pub(super) fn goes_on(&mut self) {
+        self.reader = JournalReader::new();
+        self.trouble = None;
+        self.ended = false;
+        self.looked = Instant::now();
+    }
+
+    /// Whether the journal's last record has been handed out.
     pub(super) fn has_ended(&self) -> bool {
-        self.ended
+        self.ended && self.held.is_empty()
     }
 
     /// What has been written since the last call. Damage is told after the good records before it.
     pub(super) fn poll(&mut self, transport: &mut dyn Transport) -> Result<Vec<Framed>> {
+        if !self.held.is_empty() {
+            return Ok(std::mem::take(&mut self.held));
+        }
         if let Some(trouble) = &self.trouble {
             return Err(damaged(trouble));
         }
@@ -93,8 +129,12 @@ impl Following {
             for entry in self.reader.feed(&piece) {
                 match entry {
                     Entry::Record(framed) => {
-                        self.ended |= matches!(framed.record, Record::JournalEnd { .. });
-                        records.push(framed);
+                        self.ended = matches!(framed.record, Record::JournalEnd { .. });
+                        self.is_complete = matches!(framed.record, Record::JournalEnd { interrupted: false });
+                        if framed.seq >= self.seq_next {
+                            self.seq_next = framed.seq + 1;
+                            records.push(framed);
+                        }
                     }
                     Entry::Trouble(trouble @ (Trouble::Repeated { .. } | Trouble::ClockBackwards { .. })) => {
                         log::warn!("{}: {trouble}", self.journal);
@@ -113,7 +153,7 @@ impl Following {
     }
 
     /// Whether the process that the pid file names is that farmhand and runs.
-    fn is_alive(&self, transport: &mut dyn Transport) -> Result<bool> {
+    pub(super) fn is_alive(&self, transport: &mut dyn Transport) -> Result<bool> {
         let output = transport.exec(&["sh", "-c", LOOK, "sh", &self.pid_file], READ)?;
         Ok(is_running(&String::from_utf8_lossy(&output.stdout)))
     }

@@ -5,17 +5,21 @@
 
 mod architecture;
 mod journal;
+mod release;
+mod resume;
 mod workdir;
 
 pub use architecture::architecture;
+pub use release::break_lease;
+pub use resume::Known;
 
 use crate::agent::{Farmhand, refusal};
 use crate::device::Device;
 use crate::error::{Error, ExitCode, Result};
 use crate::event::Phase;
-use crate::lease::{Lease, TIME_TO_LIVE};
+use crate::lease::{Claim, Lease, TIME_TO_LIVE};
 use crate::model::ModelFile;
-use crate::push::{self, Doing, Hasher, Item};
+use crate::push::{self, Doing, Hasher, Item, Room};
 use crate::run::RunId;
 use crate::toolchain::Artefact;
 use crate::transport::{Transport, connect};
@@ -51,6 +55,12 @@ pub struct Session {
     farmhand: Farmhand,
     /// `None` only after [`close`](Self::close).
     lease: Option<Lease>,
+    /// Files of the store that this session needs: none of them gives way to another.
+    held: Vec<String>,
+    /// Most bytes of the store.
+    quota_bytes: Option<u64>,
+    /// Folder whose `sys` and `proc` farmhand reads; the device's own without.
+    root: Option<String>,
     fingerprint: Fingerprint,
     engine_sha256: String,
     clock_offset_ms: i64,
@@ -64,11 +74,11 @@ impl Session {
     /// # Errors
     /// Usage: the workdir cannot be used, farmhand does not run there, somebody else holds the device. INFRA: the device
     /// or the link failed. The device is the place.
-    pub fn open(device: &Device, artefact: &Artefact, owner: &str, say: &mut dyn FnMut(Phase)) -> Result<Self> {
-        Self::try_open(device, artefact, owner, say).map_err(|e| e.on_device(&device.name))
+    pub fn open(device: &Device, artefact: &Artefact, claim: &Claim<'_>, say: &mut dyn FnMut(Phase)) -> Result<Self> {
+        Self::try_open(device, artefact, claim, say).map_err(|e| e.on_device(&device.name))
     }
 
-    fn try_open(device: &Device, artefact: &Artefact, owner: &str, say: &mut dyn FnMut(Phase)) -> Result<Self> {
+    fn try_open(device: &Device, artefact: &Artefact, claim: &Claim<'_>, say: &mut dyn FnMut(Phase)) -> Result<Self> {
         say(Phase::Connecting);
         let mut boxed = connect(device)?;
         let transport = &mut *boxed;
@@ -81,9 +91,12 @@ impl Session {
             remote: farmhand.path(),
             mode: 0o700,
         };
-        push::ensure(transport, Hasher::Itself, &item, &mut |doing| say(phase(doing, "engine", artefact.bytes)))?;
+        let mut tell = |doing| say(phase(doing, "engine", artefact.bytes));
+        push::ensure(transport, Hasher::Itself, &item, &Room::default(), &mut tell)?;
         farmhand.prove_runs(transport)?;
-        let lease = Lease::acquire(transport, &farmhand, &workdir, owner, TIME_TO_LIVE)?;
+        let lease =
+            Lease::acquire(transport, &farmhand, &workdir, claim, &mut |owner, left| say(waiting(owner, left)))?;
+        let engine_path = farmhand.path().to_owned();
         // from here on the session gives the lease back when something fails
         let mut session = Self {
             transport: boxed,
@@ -91,13 +104,18 @@ impl Session {
             workdir,
             farmhand,
             lease: Some(lease),
+            held: vec![engine_path],
+            quota_bytes: device.store_quota_mb.map(|mb| mb << 20),
+            root: device.root(),
             fingerprint: Fingerprint::default(),
             engine_sha256: artefact.sha256.clone(),
             clock_offset_ms: 0,
             run: None,
             link_failed: false,
         };
-        session.fingerprint = session.farmhand.ask(&mut *session.transport, &["probe"], PROBE)?;
+        let mut probe = vec!["probe"];
+        probe.extend(session.root.iter().flat_map(|root| ["--root", root.as_str()]));
+        session.fingerprint = session.farmhand.ask(&mut *session.transport, &probe, PROBE)?;
         session.clock_offset_ms = clock_offset_ms(&mut *session.transport)?;
         Ok(session)
     }
@@ -132,6 +150,17 @@ impl Session {
         self.link_failed
     }
 
+    /// What a script prints that looks around in farmgate's folder on the device.
+    ///
+    /// # Errors
+    /// INFRA: device or link failed. The device is the place.
+    pub fn look_around(&mut self, script: &str) -> Result<String> {
+        let script = format!("cd \"$1\" && {{ {script}\n}}");
+        let output = self.transport.exec(&["sh", "-c", &script, "sh", &self.workdir], ASK);
+        let output = output.map_err(|e| e.on_device(&self.device))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     /// Brings a model to the device unless it is there; split sets keep their names in a folder named by their content.
     ///
     /// # Errors
@@ -145,6 +174,9 @@ impl Session {
         let total_bytes = model.facts.file_bytes;
         // nobody can renew the lease while a copy has the link
         self.lease_for(TIME_TO_LIVE + push::budget(total_bytes))?;
+        self.held.extend(remotes.iter().cloned());
+        let store = format!("{}/store", self.workdir);
+        let room = Room { store: Some(&store), quota_bytes: self.quota_bytes, held: &self.held };
         let mut before_bytes = 0;
         for ((local, sha256), remote) in model.files.iter().zip(&model.facts.sha256).zip(&remotes) {
             let facts = std::fs::metadata(local).map_err(|e| Error::io("cannot read the model", local, &e))?;
@@ -156,7 +188,7 @@ impl Session {
                 };
                 say(phase(doing, &model.facts.name, total_bytes));
             };
-            push::ensure(&mut *self.transport, Hasher::Farmhand(&self.farmhand), &item, &mut tell)?;
+            push::ensure(&mut *self.transport, Hasher::Farmhand(&self.farmhand), &item, &room, &mut tell)?;
             before_bytes += facts.len();
         }
         self.lease_for(TIME_TO_LIVE)?;
@@ -195,11 +227,15 @@ impl Session {
             }
             _ => return Err(Error::infra(format!("cannot make the folder of the run: {}", made.ending()))),
         }
+        self.launch(&folder, plan, Following::new(&folder, 0))
+    }
+
+    /// Brings the plan into the run's folder and starts farmhand on it.
+    fn launch(&mut self, folder: &str, plan: &DevicePlan, run: Following) -> Result<()> {
         let plan_file = format!("{folder}/plan.json");
         let local = plan_as_file(plan)?;
         self.transport.push(local.path(), &plan_file, 0o600, ASK, &mut |_| {})?;
-        let run = Following::new(&folder);
-        let args = [
+        let mut args = vec![
             "run",
             "--plan",
             &plan_file,
@@ -211,6 +247,7 @@ impl Session {
             &self.workdir,
             "--detach",
         ];
+        args.extend(self.root.iter().flat_map(|root| ["--root", root.as_str()]));
         let outcome = self.farmhand.call(&mut *self.transport, &args, START);
         // from here on something may be at work there, even when the answer was lost
         self.run = Some(run);
@@ -229,6 +266,11 @@ impl Session {
         // a device that answers has a link
         self.link_failed = outcome.is_err() && self.transport.exec(&["true"], DROP).is_err();
         outcome.map_err(|e| e.on_device(&self.device))
+    }
+
+    /// Whether the last record of the plan has been polled.
+    pub fn has_ended(&self) -> bool {
+        self.run.as_ref().is_some_and(Following::has_ended)
     }
 
     /// Asks farmhand to end in good order and waits for it; its last records can be polled afterwards.
@@ -287,6 +329,10 @@ impl Drop for Session {
             log::warn!("device {}: {error}", self.device);
         }
     }
+}
+
+fn waiting(owner: &str, left: Duration) -> Phase {
+    Phase::Waiting { owner: owner.to_owned(), left_ms: left.as_millis() as u64 }
 }
 
 fn phase(doing: Doing, what: &str, total_bytes: u64) -> Phase {

@@ -75,6 +75,9 @@ fn locate(transport: &mut dyn Transport, device: &Device) -> Result<String> {
             return Ok(format!("{}/farmgate/device", trimmed(&cache)));
         }
     }
+    if let (TransportConfig::Sim(_), None) = (&device.transport, asked) {
+        return Ok(format!("{}/.cache/farmgate/sim/{}", trimmed(&home(transport)?), device.name));
+    }
     if let (TransportConfig::Adb(_), None) = (&device.transport, asked) {
         return Ok(ADB_WORKDIR.to_owned());
     }

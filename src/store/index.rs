@@ -32,9 +32,18 @@ impl Indexer {
     pub fn apply(&self, db: &Connection, event: &Event) -> Sql<()> {
         match event {
             Event::RunStarted { .. } | Event::Progress { .. } | Event::DeviceFinished { .. } => Ok(()),
+            Event::RunResumed { at } => {
+                db.execute("INSERT INTO resumes (run_key, at) VALUES (?1, ?2)", params![self.run_key, at])?;
+                db.execute(
+                    "UPDATE runs SET state = ?2 WHERE run_key = ?1",
+                    params![self.run_key, RunState::Unfinished.as_str()],
+                )?;
+                Ok(())
+            }
+            // whatever failed before, the device is there again
             Event::DeviceOpened { device, fingerprint, engine_sha256, clock_offset_ms } => {
                 db.execute(
-                    "UPDATE devices SET fingerprint_json = ?3, engine_sha256 = ?4, clock_offset_ms = ?5
+                    "UPDATE devices SET fingerprint_json = ?3, engine_sha256 = ?4, clock_offset_ms = ?5, failure = NULL
                      WHERE run_key = ?1 AND device = ?2",
                     params![self.run_key, device, json(fingerprint)?, engine_sha256, clock_offset_ms],
                 )?;
@@ -57,8 +66,10 @@ impl Indexer {
     }
 
     fn plan(&self, db: &Connection, device: &str, plan: &DevicePlan) -> Sql<()> {
+        // a run that is gone on with plans its cells again, and those that were measured stay
         let mut insert = db.prepare_cached(
-            "INSERT OR REPLACE INTO cells (run_key, device, cell, plan_json) VALUES (?1, ?2, ?3, ?4)",
+            "INSERT INTO cells (run_key, device, cell, plan_json) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (run_key, device, cell) DO UPDATE SET plan_json = excluded.plan_json",
         )?;
         for cell in &plan.cells {
             // the steps stay in the journal; the index needs what names the cell

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use farmgate_engine::protocol::frame;
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,32 @@ impl JournalWriter {
         let file = OpenOptions::new().append(true).create_new(true).open(&path).map_err(|e| {
             Error::io("cannot create the run's journal", &path, &e).hint("check free space and rights of the folder")
         })?;
+        lock(&file, &path)?;
         Ok(Self { file, path, seq: 0 })
+    }
+
+    /// Opens the journal of a run that farmgate did not bring to its end, hands its events to `each`, and goes on behind
+    /// them. A torn last line, which is what a crash leaves, is cut off.
+    ///
+    /// # Errors
+    /// Usage: there is no such journal, another farmgate writes it, or it is damaged elsewhere than at its end.
+    pub fn reopen(folder: &Path, each: &mut dyn FnMut(Event) -> Result<()>) -> Result<Self> {
+        let path = folder.join(FILE_NAME);
+        let fault = |doing: &str, e: &std::io::Error| Error::io(doing, &path, e);
+        let file =
+            OpenOptions::new().append(true).open(&path).map_err(|e| fault("cannot open the run's journal", &e))?;
+        lock(&file, &path)?;
+        let damage = read(&path, each)?;
+        let length = file.metadata().map_err(|e| fault("cannot read the run's journal", &e))?.len();
+        if let Some((line, why)) = damage.broken_line.filter(|_| !damage.is_torn_end) {
+            return Err(Error::usage(format!("the run's journal is damaged: line {line}: {why}"))
+                .in_file(&path)
+                .hint("what stands before it can be reported; start a new run to measure on"));
+        }
+        if length > damage.good_bytes {
+            file.set_len(damage.good_bytes).map_err(|e| fault("cannot cut the torn end of the run's journal", &e))?;
+        }
+        Ok(Self { file, path, seq: damage.good_lines })
     }
 
     /// Appends a durable event; passing ones are ignored.
@@ -69,9 +94,26 @@ impl JournalWriter {
     }
 }
 
+/// One writer at a time; the lock ends with its process.
+fn lock(file: &File, path: &Path) -> Result<()> {
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(Error::usage("another farmgate is carrying out this run")
+            .in_file(path)
+            .hint("wait until it has ended; `farmgate report --list` shows the state of all runs")),
+        Err(TryLockError::Error(e)) => Err(Error::io("cannot lock the run's journal", path, &e)),
+    }
+}
+
 /// What reading a journal found besides its events.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Damage {
+    /// Lines that could be read.
+    pub good_lines: u64,
+    /// Their bytes.
+    pub good_bytes: u64,
+    /// Whether the broken line is the last one and has no end: what a crash leaves.
+    pub is_torn_end: bool,
     /// First line (from 1) that could not be read, and why; nothing after it was used.
     pub broken_line: Option<(usize, String)>,
 }
@@ -83,6 +125,7 @@ pub fn read(path: &Path, each: &mut dyn FnMut(Event) -> Result<()>) -> Result<Da
     let mut reader = BufReader::new(file);
     let mut line = Vec::new();
     let mut number = 0usize;
+    let mut found = Damage::default();
     loop {
         line.clear();
         let taken = (&mut reader)
@@ -90,19 +133,27 @@ pub fn read(path: &Path, each: &mut dyn FnMut(Event) -> Result<()>) -> Result<Da
             .read_until(b'\n', &mut line)
             .map_err(|e| Error::io("cannot read the run's journal", path, &e))?;
         if taken == 0 {
-            return Ok(Damage::default());
+            return Ok(found);
         }
         number += 1;
-        let broken = |why: String| Ok(Damage { broken_line: Some((number, why)) });
         if !line.ends_with(b"\n") {
-            return broken("the line is cut".to_owned());
+            found.is_torn_end = taken <= frame::LINE_BYTES_MAX;
+            found.broken_line = Some((number, "the line is cut".to_owned()));
+            return Ok(found);
         }
+        let mut broken = |why: String| found.broken_line = Some((number, why));
         match frame::open::<LineIn>(&line) {
-            Err(fault) => return broken(fault.to_string()),
+            Err(fault) => {
+                broken(fault.to_string());
+                return Ok(found);
+            }
             Ok(LineIn { seq, .. }) if seq + 1 != number as u64 => {
-                return broken(format!("sequence number {seq} where {} was due", number - 1));
+                broken(format!("sequence number {seq} where {} was due", number - 1));
+                return Ok(found);
             }
             Ok(LineIn { event, .. }) => each(event)?,
         }
+        found.good_lines += 1;
+        found.good_bytes += taken as u64;
     }
 }

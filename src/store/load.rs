@@ -19,8 +19,12 @@ pub fn run(db: &Connection, name: &str) -> Sql<Option<RunData>> {
     let Some((run_key, state, manifest)) = found else {
         return Ok(None);
     };
+    let resumed = db
+        .prepare("SELECT at FROM resumes WHERE run_key = ?1 ORDER BY rowid")?
+        .query_map([run_key], |row| row.get(0))?
+        .collect::<Sql<Vec<String>>>()?;
     let devices = manifest.devices.iter().map(|facts| device(db, run_key, facts)).collect::<Sql<Vec<_>>>()?;
-    Ok(Some(RunData { manifest, state: state_of(&state), devices }))
+    Ok(Some(RunData { manifest, state: state_of(&state), resumed, devices }))
 }
 
 /// The state that a row names; anything unknown counts as unfinished, which can never be GO.

@@ -4,6 +4,7 @@
 mod index;
 mod journal;
 mod load;
+mod resume;
 mod schema;
 
 use crate::error::{Error, ExitCode, Result, nearest};
@@ -124,6 +125,17 @@ impl Store {
         load::run(&self.db, run.as_str())
             .map_err(|e| self.fault("cannot read the run from the index", &e))?
             .ok_or_else(|| Error::usage(format!("unknown run `{run}`")).hint("`farmgate report --list` shows the runs"))
+    }
+
+    /// Why a device failed in each of its last runs, newest first; `None` for a run in which it did not.
+    pub fn last_failures(&self, device: &str, runs_max: usize) -> Result<Vec<Option<String>>> {
+        let read = || -> rusqlite::Result<Vec<Option<String>>> {
+            self.db
+                .prepare("SELECT failure FROM devices WHERE device = ?1 ORDER BY run_key DESC LIMIT ?2")?
+                .query_map(rusqlite::params![device, runs_max as i64], |row| row.get(0))?
+                .collect()
+        };
+        read().map_err(|e| self.fault("cannot read how the device fared", &e))
     }
 
     fn fault(&self, doing: &str, error: &rusqlite::Error) -> Error {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Rises with every change of the tables; an index of another version is made again from the journals.
-pub const SCHEMA_VERSION: i64 = 1;
+pub const SCHEMA_VERSION: i64 = 2;
 
 /// `samples.value` is NULL exactly when `samples.reason` is not: a value or the reason why there is none.
 /// Example, all decode speeds of one device over time:
@@ -19,6 +19,10 @@ CREATE TABLE runs (
     created TEXT NOT NULL,
     state TEXT NOT NULL,
     manifest_json TEXT NOT NULL
+);
+CREATE TABLE resumes (
+    run_key INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+    at TEXT NOT NULL
 );
 CREATE TABLE devices (
     run_key INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,

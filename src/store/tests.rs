@@ -33,6 +33,7 @@ fn manifest(run: &str) -> Manifest {
         pairs: [("smoke".to_owned(), 2)].into(),
         devices: vec![DeviceFacts { device: "local".into(), ..DeviceFacts::default() }],
         policy: None,
+        typed: None,
     }
 }
 

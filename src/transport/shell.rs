@@ -17,6 +17,28 @@ tail -c "+$2" < "$1" | head -c "$3""#;
 /// Reads all of `$1`.
 pub(super) const READ_WHOLE: &str = r#"cat < "$1""#;
 
+/// Receives a file on stdin, or the rest of one: `$1` temporary name, `$2` size, `$3` mode, `$4` name, `$5` bytes that are
+/// there already. What came is kept when it is too short, so that the rest can follow.
+pub(super) const RECEIVE: &str = r#"umask 077
+[ "$5" -gt 0 ] || rm -f -- "$1"
+if cat >> "$1" && n=$(wc -c < "$1"); then
+  if [ "$n" -lt "$2" ]; then echo "got $n bytes of $2" >&2; exit 1; fi
+  if [ "$n" -gt "$2" ]; then echo "got $n bytes of $2" >&2; false; fi &&
+    chmod "$3" "$1" && mv -f -- "$1" "$4" && exit 0
+fi
+rm -f -- "$1"
+exit 1"#;
+
+/// Kills the process groups whose leader has the word `$1$2` in its command line. The word comes in two parts, so that
+/// this script does not find itself.
+pub(super) const KILL_LEFT: &str = r#"for p in $(grep -l -- "$1$2" /proc/[0-9]*/cmdline 2>/dev/null); do
+  p=${p#/proc/}; p=${p%/cmdline}; kill -KILL "-$p" 2>/dev/null || kill -KILL "$p" 2>/dev/null
+done
+exit 0"#;
+
+/// Prints the bytes of `$1`, 0 when it is missing.
+pub(super) const PART_BYTES: &str = r#"wc -c < "$1" 2>/dev/null || echo 0"#;
+
 /// The longest command line, in bytes; the kernel takes 128 KiB in one argument.
 const COMMAND_BYTES_MAX: usize = 100 << 10;
 /// Most bytes that login scripts may print before they are thrown away unseen.

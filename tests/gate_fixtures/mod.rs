@@ -89,8 +89,13 @@ pub fn cell(arm: Arm, pair: u32, slot: u32, metric: &str, values: &[f64]) -> Cel
 
 /// A run of these cells on one device `phone` with the label `phone`.
 pub fn run(cells: Vec<CellData>) -> RunData {
-    let facts_of_device =
-        DeviceFacts { device: "phone".into(), labels: vec!["phone".into()], tier: None, transport: "local".into() };
+    let facts_of_device = DeviceFacts {
+        device: "phone".into(),
+        labels: vec!["phone".into()],
+        tier: None,
+        transport: "local".into(),
+        ..DeviceFacts::default()
+    };
     let compared = cells.iter().any(|c| c.arm == Arm::Baseline);
     RunData {
         manifest: Manifest {
@@ -104,8 +109,10 @@ pub fn run(cells: Vec<CellData>) -> RunData {
             pairs: BTreeMap::from([(SCENARIO.to_owned(), cells.len() as u32)]),
             devices: vec![facts_of_device.clone()],
             policy: None,
+            typed: None,
         },
         state: RunState::Complete,
+        resumed: vec![],
         devices: vec![DeviceData {
             facts: facts_of_device,
             fingerprint: None,

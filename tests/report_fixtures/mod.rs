@@ -61,6 +61,7 @@ pub fn manifest(run: &str, baseline: bool, devices: &[DeviceFacts]) -> Manifest 
         pairs: BTreeMap::from([("latency".to_owned(), 12)]),
         devices: devices.to_vec(),
         policy: None,
+        typed: None,
     }
 }
 
@@ -70,6 +71,7 @@ pub fn device(name: &str, soc: &str) -> DeviceData {
         labels: vec!["arm64".into(), "lab-2".into()],
         tier: Some("mid".into()),
         transport: "ssh".into(),
+        ..DeviceFacts::default()
     };
     let cluster = |cores: &[u32], khz, governor: &str| CoreCluster {
         cores: cores.to_vec(),
@@ -256,6 +258,7 @@ pub fn comparison() -> (RunData, Judgement) {
     let run = RunData {
         manifest: manifest("2026-07-01-latency", true, &facts),
         state: RunState::Complete,
+        resumed: vec![],
         devices: vec![phone, sbc],
     };
     let judgement = Judgement {
@@ -395,8 +398,12 @@ pub fn trouble() -> (RunData, Judgement) {
         ..paired("decode-speed", "lost-1", "decode-tps@0", Outcome::Infra, 1.0, (1.0, 1.0))
     };
     let facts = [lost.facts.clone(), ill.facts.clone()];
-    let run =
-        RunData { manifest: manifest("trouble", true, &facts), state: RunState::Complete, devices: vec![lost, ill] };
+    let run = RunData {
+        manifest: manifest("trouble", true, &facts),
+        state: RunState::Complete,
+        resumed: vec![],
+        devices: vec![lost, ill],
+    };
     let judgement = Judgement {
         policy: "release".into(),
         verdict: Verdict::Inconclusive,
@@ -409,7 +416,7 @@ pub fn trouble() -> (RunData, Judgement) {
 
 /// A run that ended before its first device.
 pub fn empty() -> RunData {
-    RunData { manifest: manifest("empty", false, &[]), state: RunState::Unfinished, devices: vec![] }
+    RunData { manifest: manifest("empty", false, &[]), state: RunState::Unfinished, resumed: vec![], devices: vec![] }
 }
 
 /// A run without a baseline that was stopped half way.
@@ -433,7 +440,12 @@ pub fn interrupted() -> RunData {
         };
     }
     let facts = [sbc.facts.clone()];
-    RunData { manifest: manifest("stopped", false, &facts), state: RunState::Interrupted, devices: vec![sbc] }
+    RunData {
+        manifest: manifest("stopped", false, &facts),
+        state: RunState::Interrupted,
+        resumed: vec![],
+        devices: vec![sbc],
+    }
 }
 
 /// Many devices with 20 metrics and 100 samples of each arm a metric.
@@ -455,7 +467,8 @@ pub fn large(devices: usize) -> (RunData, Judgement) {
         all.push(one);
     }
     let facts: Vec<DeviceFacts> = all.iter().map(|d| d.facts.clone()).collect();
-    let run = RunData { manifest: manifest("large", true, &facts), state: RunState::Complete, devices: all };
+    let run =
+        RunData { manifest: manifest("large", true, &facts), state: RunState::Complete, resumed: vec![], devices: all };
     let judgement = Judgement {
         policy: "release".into(),
         verdict: Verdict::NoGo,

@@ -8,11 +8,11 @@ use crate::lease::{Grant, LeaseFolder};
 /// `farmhand lease`.
 pub const VERB: Verb = Verb {
     name: "lease",
-    summary: "acquire, renew, release or show the lease of this device",
-    positional: "acquire|renew|release|show",
+    summary: "acquire, renew, release, break or show the lease of this device",
+    positional: "acquire|renew|release|break|show",
     flags: &[
         Flag { names: &["--workdir"], value: Some("DIR"), help: "folder that holds the lease (required)" },
-        Flag { names: &["--owner"], value: Some("NAME"), help: "acquire: who asks" },
+        Flag { names: &["--owner"], value: Some("NAME"), help: "acquire, break: who asks" },
         Flag {
             names: &["--ttl-ms"],
             value: Some("N"),
@@ -48,9 +48,10 @@ fn run(args: &Args) -> Result<u8> {
             leases.release(token)?;
             json::print(&serde_json::json!({ "token": token, "released": true }), false)?;
         }
+        [word] if word == "break" => json::print(&leases.break_off(args.require("--owner")?)?, false)?,
         [word] if word == "show" => json::print(&leases.show()?, false)?,
         _ => {
-            return Err(EngineError::usage("`farmhand lease` needs one of acquire, renew, release, show"));
+            return Err(EngineError::usage("`farmhand lease` needs one of acquire, renew, release, break, show"));
         }
     }
     Ok(0)

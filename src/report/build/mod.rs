@@ -103,6 +103,7 @@ fn run_view(run: &RunData) -> RunView {
         created: created(&manifest.created),
         state: run.state.as_str(),
         state_note: state_note(run, planned),
+        resumed_note: resumed_note(&run.resumed),
         farmgate_version: text::clean(&manifest.farmgate_version),
         scenarios: scenarios(manifest),
         host: host(manifest),
@@ -130,6 +131,18 @@ fn state_note(run: &RunData, planned: usize) -> String {
              cells had ended"
         ),
     }
+}
+
+fn resumed_note(resumed: &[String]) -> String {
+    if resumed.is_empty() {
+        return String::new();
+    }
+    let moments: Vec<String> = resumed.iter().map(|moment| created(moment)).collect();
+    format!(
+        "This run was gone on with at {}, after farmgate had ended early. Cells that were at work then may be later \
+         than their neighbours",
+        moments.join(", ")
+    )
 }
 
 /// `2026-11-30T10:01:35Z` as people read it; what looks otherwise stays as it is.

@@ -10,7 +10,7 @@ mod tables;
 
 pub use hashing::hashing;
 pub use summary::summary;
-pub use tables::{fingerprint, table};
+pub use tables::{advice, fingerprint, table};
 
 use super::text;
 use crate::event::Event;

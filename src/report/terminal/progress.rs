@@ -69,6 +69,7 @@ impl Progress {
                 let devices = text::counted(self.devices.len(), "device");
                 Said::Note(format!("run {} on {devices}", text::clean(manifest.run.as_str())))
             }
+            Event::RunResumed { .. } => Said::Note("going on with what is missing".to_owned()),
             Event::DeviceOpened { device, fingerprint, .. } => {
                 Said::Note(format!("{}: reached, {}", text::clean(device), text::clean(&fingerprint.soc)))
             }
@@ -135,6 +136,7 @@ impl DeviceProgress {
             (Phase::Pushing { what: a, .. }, Phase::Pushing { what: b, .. }) => a == b,
             (Phase::Verifying { what: a }, Phase::Verifying { what: b }) => a == b,
             (Phase::Measuring { .. }, Phase::Measuring { .. }) => true,
+            (Phase::Waiting { owner: a, .. }, Phase::Waiting { owner: b, .. }) => a == b,
             _ => before == phase,
         }
     }
@@ -143,6 +145,7 @@ impl DeviceProgress {
         match &self.state {
             State::Waiting => "waiting",
             State::In(Phase::Connecting) => "connecting",
+            State::In(Phase::Waiting { .. }) => "in use",
             State::In(Phase::Pushing { .. }) => "pushing",
             State::In(Phase::Verifying { .. }) => "verifying",
             State::In(Phase::Measuring { .. }) => "measuring",
@@ -186,6 +189,9 @@ impl DeviceProgress {
                 };
                 let (done, total) = (text::bytes(*done_bytes), text::bytes(*total_bytes));
                 format!("{word} {}, {done} of {total}{speed}", text::clean(what))
+            }
+            State::In(Phase::Waiting { owner, left_ms }) => {
+                format!("{word} by {}, waiting at most {} more", text::clean(owner), text::duration(*left_ms))
             }
             State::In(Phase::Verifying { what }) => format!("{word} {}", text::clean(what)),
             State::In(Phase::Measuring { done_cells, total_cells, what, left_ms }) => format!(

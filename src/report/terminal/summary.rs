@@ -44,6 +44,9 @@ fn head(out: &mut String, report: &Report) {
     if !run.state_note.is_empty() {
         push_wrapped(out, &run.state_note, 11);
     }
+    if !run.resumed_note.is_empty() {
+        push_wrapped(out, &run.resumed_note, 11);
+    }
     if report.same_model {
         push_wrapped(out, "candidate and baseline are the same model: every difference is noise", 11);
     }

@@ -54,6 +54,17 @@ pub fn fingerprint(device: &str, print: &Fingerprint) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n") + "\n"
 }
 
+/// What is wrong with a device, what that does, and what mends it.
+pub fn advice(device: &str, findings: &[[&str; 3]]) -> String {
+    let count = text::counted(findings.len(), "thing");
+    let mut out = format!("{}: {count} found that will spoil measurements\n", text::clean(device));
+    for [what, why, mend] in findings {
+        let [what, why, mend] = [what, why, mend].map(|words| text::clean_sentence(words));
+        out.push_str(&format!("\n{what}\n  why   {why}\n  mend  {mend}\n"));
+    }
+    out
+}
+
 fn sensor(sensor: &Sensor) -> String {
     let now = sensor.celsius.map_or("cannot be read".to_owned(), |c| text::quantity(c.get(), "°C"));
     match &sensor.distrust {

@@ -9,7 +9,9 @@ mod client;
 mod link;
 mod server;
 
-use super::shell::{READ_FROM, READ_WHOLE, Unwrapper, command_line, random_word, receive_file};
+use super::shell::{
+    KILL_LEFT, PART_BYTES, READ_FROM, READ_WHOLE, RECEIVE, Unwrapper, command_line, random_word, receive_file,
+};
 use super::{Deadline, Output, Transport};
 use crate::device::AdbConfig;
 use crate::error::{Error, Result};
@@ -34,27 +36,8 @@ const RESUMES_MAX: u32 = 10;
 /// How many commands are remembered that a lost link may have left at work.
 const LEFT_MAX: usize = 16;
 
-/// Receives a file on stdin, or the rest of one: `$1` temporary name, `$2` size, `$3` mode, `$4` name, `$5` bytes that are
-/// there already. What came is kept when it is too short, so that the rest can follow.
-const RECEIVE: &str = r#"umask 077
-[ "$5" -gt 0 ] || rm -f -- "$1"
-if cat >> "$1" && n=$(wc -c < "$1"); then
-  if [ "$n" -lt "$2" ]; then echo "got $n bytes of $2" >&2; exit 1; fi
-  if [ "$n" -gt "$2" ]; then echo "got $n bytes of $2" >&2; false; fi &&
-    chmod "$3" "$1" && mv -f -- "$1" "$4" && exit 0
-fi
-rm -f -- "$1"
-exit 1"#;
-
 /// Kills process group `$1`.
 const KILL_GROUP: &str = r#"kill -KILL "-$1" 2>/dev/null || kill -KILL "$1""#;
-
-/// Kills the process groups whose leader has the word `$1$2` in its command line. The word comes in two parts, so that
-/// this script does not find itself.
-const KILL_LEFT: &str = r#"for p in $(grep -l -- "$1$2" /proc/[0-9]*/cmdline 2>/dev/null); do
-  p=${p#/proc/}; p=${p%/cmdline}; kill -KILL "-$p" 2>/dev/null || kill -KILL "$p" 2>/dev/null
-done
-exit 0"#;
 
 /// A device behind adb, reached again when it was lost.
 pub struct AdbTransport {
@@ -296,6 +279,38 @@ impl AdbTransport {
         self.attempt(Talk { argv: &argv, input: Some(input), sink: &mut |_| Ok(()) }, deadline)
     }
 
+    /// Pushes a file of which `there_bytes` are there already, across losses of the link.
+    fn send_whole(
+        &mut self,
+        local: &Path,
+        remote: &str,
+        mode: u32,
+        there_bytes: u64,
+        deadline: &Deadline,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let fault = |e: std::io::Error| Error::io("cannot read the file to push", local, &e);
+        let mut source = File::open(local).map_err(fault)?;
+        let bytes = source.metadata().map_err(fault)?.len();
+        let place = Place { remote, part: format!("{remote}.part"), bytes, mode: format!("{mode:o}") };
+        self.open(deadline)?;
+        let mut resumes = 0;
+        let mut there_bytes = if there_bytes > bytes { 0 } else { there_bytes };
+        loop {
+            match self.send(&mut source, &place, there_bytes, progress, deadline) {
+                Ok(output) if output.is_success() => return Ok(()),
+                Ok(output) => return Err(self.cannot("write", remote, &output.ending())),
+                Err(Failure::Lost(_) | Failure::NotBegun(_)) if resumes < RESUMES_MAX && deadline.left().is_some() => {
+                    resumes += 1;
+                    // reaching the device anew ends what the lost link has left there, so this size stands
+                    there_bytes = self.size_of(&place.part, deadline)?.min(bytes);
+                    log::info!("{}: pushing goes on at byte {there_bytes} of {bytes}", self.describe());
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+    }
+
     /// Bytes of a file on the device, 0 when it is missing.
     fn size_of(&mut self, remote: &str, deadline: &Deadline) -> Result<u64> {
         let mut said = Vec::new();
@@ -303,7 +318,7 @@ impl AdbTransport {
             said.extend_from_slice(&piece[..piece.len().min(32 - said.len().min(32))]);
             Ok(())
         };
-        self.converse(&["sh", "-c", "wc -c < \"$1\"", "sh", remote], &mut sink, deadline)?;
+        self.converse(&["sh", "-c", PART_BYTES, "sh", remote], &mut sink, deadline)?;
         Ok(String::from_utf8_lossy(&said).trim().parse().unwrap_or(0))
     }
 
@@ -356,26 +371,20 @@ impl Transport for AdbTransport {
         deadline: Duration,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
+        self.send_whole(local, remote, mode, 0, &Deadline::after(deadline), progress)
+    }
+
+    fn push_on(
+        &mut self,
+        local: &Path,
+        remote: &str,
+        mode: u32,
+        deadline: Duration,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
         let deadline = Deadline::after(deadline);
-        let fault = |e: std::io::Error| Error::io("cannot read the file to push", local, &e);
-        let mut source = File::open(local).map_err(fault)?;
-        let bytes = source.metadata().map_err(fault)?.len();
-        let place = Place { remote, part: format!("{remote}.part"), bytes, mode: format!("{mode:o}") };
-        self.open(&deadline)?;
-        let (mut there_bytes, mut resumes) = (0, 0);
-        loop {
-            match self.send(&mut source, &place, there_bytes, progress, &deadline) {
-                Ok(output) if output.is_success() => return Ok(()),
-                Ok(output) => return Err(self.cannot("write", remote, &output.ending())),
-                Err(Failure::Lost(_) | Failure::NotBegun(_)) if resumes < RESUMES_MAX && deadline.left().is_some() => {
-                    resumes += 1;
-                    // reaching the device anew ends what the lost link has left there, so this size stands
-                    there_bytes = self.size_of(&place.part, &deadline)?.min(bytes);
-                    log::info!("{}: pushing goes on at byte {there_bytes} of {bytes}", self.describe());
-                }
-                Err(failure) => return Err(failure.into()),
-            }
-        }
+        let there_bytes = self.size_of(&format!("{remote}.part"), &deadline)?;
+        self.send_whole(local, remote, mode, there_bytes, &deadline, progress)
     }
 
     fn pull(&mut self, remote: &str, local: &Path, bytes_max: u64, deadline: Duration) -> Result<u64> {

@@ -8,6 +8,7 @@
 mod auth;
 mod host_key;
 mod link;
+mod push;
 mod target;
 
 pub use target::Surroundings;
@@ -18,9 +19,9 @@ use crate::device::SshConfig;
 use crate::error::{Error, Result};
 use crate::process::OUTPUT_BYTES_MAX;
 use link::{Fault, Link};
+use push::Input;
 use ssh2::{Channel, Sftp};
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 use target::Target;
@@ -34,19 +35,13 @@ const SFTP_OPEN: Duration = Duration::from_secs(5);
 /// Bytes handed to libssh2 at once.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Receives a file on stdin: `$1` temporary name, `$2` size, `$3` mode, `$4` name.
-const RECEIVE: &str = r#"umask 077
-rm -f -- "$1"
-cat > "$1" && n=$(wc -c < "$1") && if [ "$n" -ne "$2" ]; then echo "got $n bytes of $2" >&2; false; fi &&
-  chmod "$3" "$1" && mv -f -- "$1" "$4" && exit 0
-rm -f -- "$1"
-exit 1"#;
-
 /// An ssh connection to a device, made again when it was lost.
 pub struct SshTransport {
     target: Target,
     link: Option<Link>,
     sftp: SftpState,
+    /// Word of a push that a lost link may have left at work.
+    left: Option<String>,
 }
 
 enum SftpState {
@@ -62,15 +57,6 @@ struct Talk<'a> {
     sink: &'a mut dyn FnMut(&[u8]) -> Result<()>,
 }
 
-struct Input<'a> {
-    source: &'a mut dyn Read,
-    progress: &'a mut dyn FnMut(u64),
-    piece: Vec<u8>,
-    at: usize,
-    done_bytes: u64,
-    ended: bool,
-}
-
 impl SshTransport {
     /// Connects and logs in, within the budget of `config`.
     ///
@@ -79,7 +65,7 @@ impl SshTransport {
     /// host key, changed host key, no accepted key. Usage for a faulty ssh configuration or a proxy in it.
     pub fn connect(config: &SshConfig, around: &Surroundings) -> Result<Self> {
         let target = Target::resolve(config, around)?;
-        let mut transport = Self { target, link: None, sftp: SftpState::NotAsked };
+        let mut transport = Self { target, link: None, sftp: SftpState::NotAsked, left: None };
         let budget = transport.target.connect_timeout;
         transport.open(&Deadline::after(budget))?;
         Ok(transport)
@@ -149,6 +135,7 @@ impl SshTransport {
         let line = command_line(&word, talk.argv)?;
         let doing = format!("running `{}`", farmgate_engine::text::escaped(talk.argv[0].as_bytes(), 100));
         let mut channel = self.channel(&doing, deadline)?;
+        let is_push = talk.input.is_some();
         let mut unwrapper = Unwrapper::new(&word);
         let mut output = Output::default();
         let spoken = self.speak(&mut channel, &line, &mut talk, &mut unwrapper, &mut output, deadline);
@@ -165,6 +152,9 @@ impl SshTransport {
                 },
                 Failure::Link(fault) => self.failed(&doing, deadline, fault),
             };
+            if self.link.is_none() && is_push {
+                self.left = Some(word);
+            }
             return Err(error);
         }
         let status = unwrapper.finish(talk.sink)?;
@@ -363,37 +353,6 @@ impl From<Error> for Failure {
     }
 }
 
-impl Input<'_> {
-    /// Sends what the channel takes now; `true` when something moved.
-    fn send(&mut self, link: &Link, channel: &mut Channel) -> std::result::Result<bool, Failure> {
-        if self.at == self.piece.len() && !self.ended {
-            self.piece.resize(PIECE_BYTES, 0);
-            let read = self.source.read(&mut self.piece);
-            let n = read.map_err(|e| Error::infra(format!("cannot read the file to push: {e}")))?;
-            self.piece.truncate(n);
-            self.at = 0;
-            self.ended = n == 0;
-        }
-        if self.ended {
-            return Ok(false);
-        }
-        match channel.write(&self.piece[self.at..]) {
-            Ok(n) => {
-                self.at += n;
-                self.done_bytes += n as u64;
-                (self.progress)(self.done_bytes);
-                Ok(n > 0)
-            }
-            // the far side has ended: it will say why
-            Err(_) if channel.eof() => {
-                self.ended = true;
-                Ok(false)
-            }
-            outcome => Ok(link.attempt(outcome)?.is_some()),
-        }
-    }
-}
-
 impl Transport for SshTransport {
     fn describe(&self) -> String {
         self.target.describe()
@@ -423,15 +382,20 @@ impl Transport for SshTransport {
         deadline: Duration,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        let fault = |e: std::io::Error| Error::io("cannot read the file to push", local, &e);
-        let mut source = File::open(local).map_err(fault)?;
-        let bytes = source.metadata().map_err(fault)?.len();
-        let (part, size, mode) = (format!("{remote}.part"), bytes.to_string(), format!("{mode:o}"));
-        let argv = ["sh", "-c", RECEIVE, "sh", &part, &size, &mode, remote];
-        let input = Input { source: &mut source, progress, piece: Vec::new(), at: 0, done_bytes: 0, ended: false };
-        let talk = Talk { argv: &argv, input: Some(input), sink: &mut |_| Ok(()) };
-        let output = self.converse(talk, &Deadline::after(deadline))?;
-        if output.is_success() { Ok(()) } else { Err(self.cannot("write", remote, &output.ending())) }
+        self.send_whole(local, remote, mode, 0, &Deadline::after(deadline), progress)
+    }
+
+    fn push_on(
+        &mut self,
+        local: &Path,
+        remote: &str,
+        mode: u32,
+        deadline: Duration,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let deadline = Deadline::after(deadline);
+        let there_bytes = self.part_bytes(&format!("{remote}.part"), &deadline)?;
+        self.send_whole(local, remote, mode, there_bytes, &deadline, progress)
     }
 
     fn pull(&mut self, remote: &str, local: &Path, bytes_max: u64, deadline: Duration) -> Result<u64> {

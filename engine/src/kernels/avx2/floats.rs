@@ -15,9 +15,12 @@ use std::ops::Range;
 
 /// Bytes of rows that stay in the cache while all vectors pass.
 const ROWS_BYTES: usize = 128 << 10;
-/// Rows and vectors of a tile: twelve sums leave registers for what they are made of.
-const TILE_ROWS: usize = 4;
+/// Vectors of a tile, whose rows or sums are four: twelve sums leave registers for what they are made of.
 const TILE_VECTORS: usize = 3;
+/// Rows from so many bytes on are read four at a time, which keeps more reads of memory under way. Shorter ones are read one
+/// after the other: four streams would end before the processor's own prefetching has begun.
+const LONG_BYTES: usize = 4 << 10;
+const LONG_ROWS: usize = 4;
 /// From this many vectors on, rows are widened once for all of them; sums have another order then.
 const WIDEN_FROM: usize = 12;
 /// Rows and elements of a widened block, which stays in the first-level cache as the vectors pass.
@@ -25,6 +28,10 @@ const BLOCK_ROWS: usize = 32;
 const BLOCK_COLS: usize = 256;
 /// Rows of a block that lie side by side: those that the product takes at a time.
 const STRIP_ROWS: usize = 16;
+
+/// Of rows side by side, those of the next tile are asked for if they are no more than this; else what follows in each.
+const NEXT_ROWS_BYTES_MAX: usize = 24 << 10;
+const AHEAD_BYTES: usize = 2048;
 
 thread_local! {
     /// A widened block (strips, elements, 16 rows), and its products (vectors, rows).
@@ -54,24 +61,28 @@ unsafe fn all<const KIND: usize>(weights: WeightRows<'_>, rows: Range<usize>, ac
         // SAFETY: same contract as this function's.
         return unsafe { many::<KIND>(weights, rows, acts, out) };
     }
-    let batch = (ROWS_BYTES / weights.row_bytes().max(1)).next_multiple_of(TILE_ROWS).max(TILE_ROWS);
+    let batch = (ROWS_BYTES / weights.row_bytes().max(1)).next_multiple_of(LONG_ROWS).max(LONG_ROWS);
     let count = acts.n().div_ceil(TILE_VECTORS);
+    let is_long = weights.row_bytes() >= LONG_BYTES;
     for first in rows.clone().step_by(batch) {
         let end = (first + batch).min(rows.end);
         for i in 0..count {
             let (n, to) = (i * acts.n() / count, (i + 1) * acts.n() / count);
             let mut row = first;
             while row < end {
-                let height = if row + TILE_ROWS <= end { TILE_ROWS } else { 1 };
+                let height = if is_long && row + LONG_ROWS <= end { LONG_ROWS } else { 1 };
                 // SAFETY: rows and vectors of the tile exist; features as in the caller.
                 unsafe {
-                    match (height, to - n) {
-                        (TILE_ROWS, 3) => tile::<KIND, TILE_ROWS, 3>(weights, acts, n, row, out),
-                        (TILE_ROWS, 2) => tile::<KIND, TILE_ROWS, 2>(weights, acts, n, row, out),
-                        (TILE_ROWS, _) => tile::<KIND, TILE_ROWS, 1>(weights, acts, n, row, out),
-                        (_, 3) => tile::<KIND, 1, 3>(weights, acts, n, row, out),
-                        (_, 2) => tile::<KIND, 1, 2>(weights, acts, n, row, out),
-                        (_, _) => tile::<KIND, 1, 1>(weights, acts, n, row, out),
+                    match (is_long, height, to - n) {
+                        (false, _, 3) => tile::<KIND, 1, 4, 3>(weights, acts, n, row, out),
+                        (false, _, 2) => tile::<KIND, 1, 4, 2>(weights, acts, n, row, out),
+                        (false, _, _) => tile::<KIND, 1, 4, 1>(weights, acts, n, row, out),
+                        (_, LONG_ROWS, 3) => tile::<KIND, LONG_ROWS, 1, 3>(weights, acts, n, row, out),
+                        (_, LONG_ROWS, 2) => tile::<KIND, LONG_ROWS, 1, 2>(weights, acts, n, row, out),
+                        (_, LONG_ROWS, _) => tile::<KIND, LONG_ROWS, 1, 1>(weights, acts, n, row, out),
+                        (_, _, 3) => tile::<KIND, 1, 1, 3>(weights, acts, n, row, out),
+                        (_, _, 2) => tile::<KIND, 1, 1, 2>(weights, acts, n, row, out),
+                        (_, _, _) => tile::<KIND, 1, 1, 1>(weights, acts, n, row, out),
                     }
                 }
                 row += height;
@@ -176,9 +187,10 @@ unsafe fn widen_block<const KIND: usize>(
     }
 }
 
-/// `R` rows with `C` vectors.
+/// `R` rows with `C` vectors, each product in `SUMS` sums. Either rows or sums are several, so that no addition waits for the
+/// one before it; the order of sums follows from the length of rows alone.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tile<const KIND: usize, const R: usize, const C: usize>(
+unsafe fn tile<const KIND: usize, const R: usize, const SUMS: usize, const C: usize>(
     weights: WeightRows<'_>,
     acts: &Activations,
     n: usize,
@@ -187,16 +199,25 @@ unsafe fn tile<const KIND: usize, const R: usize, const C: usize>(
 ) {
     let rows: [&[u8]; R] = std::array::from_fn(|r| weights.row(row + r));
     let vectors: [&[f32]; C] = std::array::from_fn(|c| acts.floats(n + c));
-    let mut sums = [[_mm256_setzero_ps(); C]; R];
-    let whole = weights.cols / 8 * 8;
-    for at in (0..whole).step_by(8) {
-        // SAFETY: at + 8 elements lie within rows and vectors.
-        unsafe {
-            let x: [__m256; C] = std::array::from_fn(|c| _mm256_loadu_ps(vectors[c].as_ptr().add(at)));
-            for r in 0..R {
-                let weight = eight::<KIND>(rows[r].as_ptr(), at);
-                for c in 0..C {
-                    sums[r][c] = _mm256_fmadd_ps(weight, x[c], sums[r][c]);
+    let mut sums = [[[_mm256_setzero_ps(); SUMS]; C]; R];
+    let (together, whole) = (R * weights.row_bytes(), weights.cols / 8 * 8);
+    let ahead = if R > 1 && together <= NEXT_ROWS_BYTES_MAX { together } else { AHEAD_BYTES };
+    for at in (0..whole).step_by(8 * SUMS) {
+        if (at * element::<KIND>()).is_multiple_of(64) {
+            for row in rows {
+                _mm_prefetch::<_MM_HINT_T0>(row.as_ptr().wrapping_add(at * element::<KIND>() + ahead).cast());
+            }
+        }
+        for i in 0..SUMS.min((whole - at) / 8) {
+            // SAFETY: the eight elements of this sum lie within rows and vectors.
+            unsafe {
+                let at = at + 8 * i;
+                let x: [__m256; C] = std::array::from_fn(|c| _mm256_loadu_ps(vectors[c].as_ptr().add(at)));
+                for r in 0..R {
+                    let weight = eight::<KIND>(rows[r].as_ptr(), at);
+                    for c in 0..C {
+                        sums[r][c][i] = _mm256_fmadd_ps(weight, x[c], sums[r][c][i]);
+                    }
                 }
             }
         }
@@ -204,9 +225,15 @@ unsafe fn tile<const KIND: usize, const R: usize, const C: usize>(
     for r in 0..R {
         for c in 0..C {
             let rest: f32 = (whole..weights.cols).map(|at| scalar_at::<KIND>(rows[r], at) * vectors[c][at]).sum();
-            out.put(n + c, row + r, horizontal(sums[r][c]) + rest);
+            let sum = sums[r][c].into_iter().reduce(|a, b| _mm256_add_ps(a, b)).unwrap_or_else(|| _mm256_setzero_ps());
+            out.put(n + c, row + r, horizontal(sum) + rest);
         }
     }
+}
+
+/// Bytes of an element.
+const fn element<const KIND: usize>() -> usize {
+    if KIND == 0 { 4 } else { 2 }
 }
 
 #[inline]

@@ -1,7 +1,13 @@
-//! The inventory: every device that is registered under `devices/`, and how it is reached.
+//! The inventory: every device that is registered under `devices/`, how it is reached, and what is promised on it.
+
+mod constraints;
+mod transport;
+
+pub use transport::{AdbConfig, LocalConfig, SimConfig, SimFault, SshConfig, TransportConfig};
 
 use crate::config::{self, Checker, Document, Folders, shipped};
 use crate::error::{Error, Place, Result, nearest};
+use crate::run::Constraints;
 use crate::target::Architecture;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -28,99 +34,16 @@ pub struct Device {
     pub memory_mb: Option<u64>,
     /// Folder on the device that farmgate may use; `None` leaves the choice to the transport.
     pub workdir: Option<String>,
+    /// Most space that farmgate's store on the device may take, MiB.
+    pub store_quota_mb: Option<u64>,
     /// Rust target, or the short name of an architecture; `None` means that the device is asked.
     pub target: Option<String>,
     /// One line for the people of the lab.
     pub remarks: Option<String>,
+    /// What the product promises on it.
+    pub constraints: Constraints,
     /// File that registers it, as errors show it.
     pub file: String,
-}
-
-/// How a device is reached.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TransportConfig {
-    /// The machine that farmgate runs on.
-    Local(LocalConfig),
-    /// A machine with an ssh server.
-    Ssh(SshConfig),
-    /// A phone or tablet behind adb.
-    Adb(AdbConfig),
-}
-
-impl TransportConfig {
-    /// `local`, `ssh` or `adb`.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Local(_) => "local",
-            Self::Ssh(_) => "ssh",
-            Self::Adb(_) => "adb",
-        }
-    }
-}
-
-impl std::fmt::Display for TransportConfig {
-    /// `local`, `ssh HOST` or `adb SERIAL`.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Local(_) => f.write_str(self.kind()),
-            Self::Ssh(ssh) => write!(f, "{} {}", self.kind(), ssh.host),
-            Self::Adb(adb) => write!(f, "{} {}", self.kind(), adb.serial),
-        }
-    }
-}
-
-/// Keys of `[transport.local]`: none.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct LocalConfig {}
-
-/// Keys of `[transport.ssh]`. What is absent is taken from `~/.ssh/config`, then from ssh's own defaults.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct SshConfig {
-    /// Host name, address or alias of `~/.ssh/config`.
-    pub host: String,
-    /// TCP port.
-    #[serde(default)]
-    pub port: Option<u16>,
-    /// Login.
-    #[serde(default)]
-    pub user: Option<String>,
-    /// Private key, as typed; `~/` is not expanded here.
-    #[serde(default)]
-    pub identity_file: Option<String>,
-    /// Host keys that are trusted, as typed; `~/` is not expanded here.
-    #[serde(default)]
-    pub known_hosts_file: Option<String>,
-    /// Budget for connecting and logging in, milliseconds.
-    #[serde(default = "connect_timeout_ms_default")]
-    pub connect_timeout_ms: u64,
-}
-
-/// Keys of `[transport.adb]`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct AdbConfig {
-    /// Serial as `adb devices` shows it, or `HOST:PORT` of a device on the network.
-    pub serial: String,
-    /// The adb client; found through `PATH` when it has no slash.
-    #[serde(default = "adb_program_default")]
-    pub program: String,
-    /// TCP port of the adb server on this machine; `None` means `ANDROID_ADB_SERVER_PORT`, then 5037.
-    #[serde(default)]
-    pub server_port: Option<u16>,
-    /// Budget for reaching the device, milliseconds.
-    #[serde(default = "connect_timeout_ms_default")]
-    pub connect_timeout_ms: u64,
-}
-
-fn adb_program_default() -> String {
-    "adb".to_owned()
-}
-
-fn connect_timeout_ms_default() -> u64 {
-    10_000
 }
 
 /// A device file as typed.
@@ -134,12 +57,23 @@ struct DeviceToml {
     share_percent: Option<Spanned<f64>>,
     memory_mb: Option<Spanned<u64>>,
     workdir: Option<Spanned<String>>,
+    store_quota_mb: Option<Spanned<u64>>,
     target: Option<Spanned<String>>,
     remarks: Option<Spanned<String>>,
+    #[serde(default)]
+    constraints: constraints::ConstraintsToml,
     transport: Spanned<TransportConfig>,
 }
 
 impl Device {
+    /// Folder whose `sys` and `proc` are those of a simulated device.
+    pub fn root(&self) -> Option<String> {
+        match &self.transport {
+            TransportConfig::Sim(sim) => sim.root.clone(),
+            _ => None,
+        }
+    }
+
     /// Reads one device file.
     ///
     /// # Errors
@@ -160,12 +94,14 @@ fn read_device(document: &Document) -> Result<(Device, Place, Vec<Error>)> {
         check.name_fits(tier.get_ref(), tier.span(), "tier");
     }
     check.within_if_there("share-percent", typed.share_percent.as_ref(), 0.0..=100.0);
+    check.within_if_there("store-quota-mb", typed.store_quota_mb.as_ref(), 16..=1 << 30);
     check.within_if_there("memory-mb", typed.memory_mb.as_ref(), 1..=1 << 30);
     check_paths(&mut check, &typed);
     if let Some(remarks) = &typed.remarks {
         check.line("remarks", remarks);
     }
-    check_transport(&mut check, &typed.transport);
+    let constraints = constraints::read(&mut check, &typed.constraints);
+    transport::check(&mut check, &typed.transport);
     let bare = |value: Option<Spanned<String>>| value.map(Spanned::into_inner);
     let device = Device {
         name,
@@ -175,8 +111,10 @@ fn read_device(document: &Document) -> Result<(Device, Place, Vec<Error>)> {
         share_percent: typed.share_percent.map(Spanned::into_inner),
         memory_mb: typed.memory_mb.map(Spanned::into_inner),
         workdir: bare(typed.workdir),
+        store_quota_mb: typed.store_quota_mb.map(Spanned::into_inner),
         target: bare(typed.target),
         remarks: bare(typed.remarks),
+        constraints,
         file: document.path().to_owned(),
     };
     Ok((device, document.place(name_span.start), check.into_faults()))
@@ -229,47 +167,6 @@ fn check_paths(check: &mut Checker<'_>, typed: &DeviceToml) {
             );
         }
     }
-}
-
-fn check_transport(check: &mut Checker<'_>, transport: &Spanned<TransportConfig>) {
-    let span = transport.span();
-    let (texts, port, connect_timeout_ms) = match transport.get_ref() {
-        TransportConfig::Local(_) => return,
-        TransportConfig::Ssh(ssh) => {
-            let texts = vec![
-                ("host", Some(&ssh.host)),
-                ("user", ssh.user.as_ref()),
-                ("identity-file", ssh.identity_file.as_ref()),
-                ("known-hosts-file", ssh.known_hosts_file.as_ref()),
-            ];
-            (texts, ("port", ssh.port, "ssh servers listen on 22"), ssh.connect_timeout_ms)
-        }
-        TransportConfig::Adb(adb) => {
-            let texts = vec![("serial", Some(&adb.serial)), ("program", Some(&adb.program))];
-            (texts, ("server-port", adb.server_port, "adb servers listen on 5037"), adb.connect_timeout_ms)
-        }
-    };
-    let kind = transport.get_ref().kind();
-    for (key, text) in texts {
-        let Some(text) = text else { continue };
-        let spaced = matches!(key, "host" | "user" | "serial") && text.contains(char::is_whitespace);
-        if text.trim().is_empty() || text.chars().any(char::is_control) || spaced || text.starts_with('-') {
-            check.fault(
-                span.clone(),
-                format!("`{key}` of this {kind} transport cannot be `{}`", config::printable(text)),
-                format!("give `{key}` a text that is not empty, does not begin with - and has no control characters"),
-            );
-        }
-    }
-    let (key, port, usual) = port;
-    if port == Some(0) {
-        check.fault(
-            span.clone(),
-            format!("`{key}` of this {kind} transport is 0"),
-            format!("{usual} unless set otherwise"),
-        );
-    }
-    check.within(span, "connect-timeout-ms", &connect_timeout_ms, 100..=600_000);
 }
 
 /// All registered devices, by name.

@@ -1,8 +1,13 @@
 //! Files on a device, named by their content: what is there already, and proves to be what its name says, is not pushed.
 //!
 //! A file counts as present when its size fits and it either has not changed since it was last verified (a stamp beside
-//! it holds its inode and times) or is hashed again and found equal. A new one is copied beside its place, hashed *on the
-//! device* and only then renamed, so a name in the store never stands for half a file.
+//! it holds its inode and times) or is hashed again and found equal. A new one is copied beside its place, where a copy that
+//! was cut off goes on, hashed *on the device* and only then renamed, so a name in the store never stands for half a file.
+//! Files that were not used for longest give way when there is no room (`room`).
+
+mod room;
+
+pub use room::Room;
 
 use crate::agent::Farmhand;
 use crate::error::{Error, Result};
@@ -10,9 +15,6 @@ use crate::transport::Transport;
 use serde::Deserialize;
 use std::path::Path;
 use std::time::Duration;
-
-/// Space that stays free on the device, in bytes.
-pub const SPARE_BYTES: u64 = 64 << 20;
 
 /// Budget of a small question.
 const ASK: Duration = Duration::from_secs(30);
@@ -23,19 +25,15 @@ const HASH_BYTES_PER_S_MIN: u64 = 10 << 20;
 /// Prints what identifies a version of file `$1` (size first) and the stamp beside it; nothing when it is missing.
 const LOOK: &str = r#"[ -f "$1" ] || exit 0
 stat -c '%s|%i|%y|%z' -- "$1" 2>/dev/null || echo "$(wc -c < "$1" | tr -d ' ')|"
-cat -- "$1.stamp" 2>/dev/null
+cat -- "$1.stamp" 2>/dev/null && touch -c -- "$1.stamp" 2>/dev/null
 exit 0"#;
 
 /// Renames verified file `$1` to `$2` (unless they are one) and stamps it with hash `$3`.
 const SETTLE: &str = r#"umask 077
 if [ "$1" != "$2" ]; then mv -f -- "$1" "$2" || exit 1; fi
-rm -f -- "$2.stamp"
+rm -f -- "$2.stamp" "$1.part"
 s=$(stat -c '%s|%i|%y|%z' -- "$2" 2>/dev/null) && printf '%s|%s\n' "$s" "$3" > "$2.stamp"
 exit 0"#;
-
-/// Makes folder `$1`, removes leftovers of `$2`, and prints the free space.
-const MAKE_ROOM: &str = r#"umask 077
-mkdir -p -- "$1" && rm -f -- "$2" "$2.part" && df -Pk -- "$1""#;
 
 /// A file that has to be on the device.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +89,7 @@ pub fn ensure(
     transport: &mut dyn Transport,
     hasher: Hasher<'_>,
     item: &Item<'_>,
+    room: &Room<'_>,
     say: &mut dyn FnMut(Doing),
 ) -> Result<bool> {
     if is_present(transport, hasher, item, say)? {
@@ -98,32 +97,44 @@ pub fn ensure(
     }
     let new = format!("{}.new", item.remote);
     let folder = item.remote.rsplit_once('/').map_or(".", |(folder, _)| folder);
-    let free_bytes = make_room(transport, folder, &new)?;
-    if !transport.link(item.local, &new)? {
-        if free_bytes < item.bytes.saturating_add(SPARE_BYTES) {
-            return Err(Error::infra(format!(
-                "{} MiB are free in {folder} on the device; {} MiB are needed and {} MiB have to stay free",
-                free_bytes >> 20,
-                item.bytes.div_ceil(1 << 20),
-                SPARE_BYTES >> 20
-            ))
-            .hint("free space there, or name a folder on a larger filesystem with `workdir` in the device's file"));
+    let free_bytes = room::prepare(transport, folder, &new)?;
+    let is_linked = transport.link(item.local, &new)?;
+    let mut arrived = String::new();
+    for goes_on in [true, false] {
+        if !is_linked {
+            room::make(transport, folder, free_bytes, item, room)?;
+            copy(transport, item, &new, goes_on, say)?;
         }
-        let mut progress = |done| say(Doing::Copying(done));
-        transport.push(item.local, &new, item.mode, copy_budget(item.bytes), &mut progress)?;
-    }
-    say(Doing::Verifying);
-    let arrived = hash_on_device(transport, hasher, &new, item.bytes)?;
-    if arrived != item.sha256 {
+        say(Doing::Verifying);
+        arrived = hash_on_device(transport, hasher, &new, item.bytes)?;
+        if arrived == item.sha256 {
+            settle(transport, &new, item)?;
+            return Ok(true);
+        }
+        // what an earlier copy had left may have been of another file, or damaged: once more from the beginning
         let _ = transport.exec(&["rm", "-f", "--", &new], ASK);
-        return Err(Error::infra(format!("what arrived has sha256 {arrived}, not {}", item.sha256))
-            .in_file(item.local)
-            .hint(
-                "the file may have changed on this machine meanwhile; else suspect the device's medium or the link",
-            ));
+        if is_linked {
+            break;
+        }
     }
-    settle(transport, &new, item)?;
-    Ok(true)
+    Err(Error::infra(format!("what arrived has sha256 {arrived}, not {}", item.sha256))
+        .in_file(item.local)
+        .hint("the file may have changed on this machine meanwhile; else suspect the device's medium or the link"))
+}
+
+fn copy(
+    transport: &mut dyn Transport,
+    item: &Item<'_>,
+    new: &str,
+    goes_on: bool,
+    say: &mut dyn FnMut(Doing),
+) -> Result<()> {
+    let mut progress = |done| say(Doing::Copying(done));
+    let budget = copy_budget(item.bytes);
+    match goes_on {
+        true => transport.push_on(item.local, new, item.mode, budget, &mut progress),
+        false => transport.push(item.local, new, item.mode, budget, &mut progress),
+    }
 }
 
 /// Whether the store has the file, and it is what its name says.
@@ -159,24 +170,6 @@ fn settle(transport: &mut dyn Transport, from: &str, item: &Item<'_>) -> Result<
         return Ok(());
     }
     Err(Error::infra(format!("cannot rename into the store on the device: {}", output.ending())))
-}
-
-/// Gives the free space in bytes; unlimited when the device cannot say.
-fn make_room(transport: &mut dyn Transport, folder: &str, new: &str) -> Result<u64> {
-    let output = transport.exec(&["sh", "-c", MAKE_ROOM, "sh", folder, new], ASK)?;
-    match free_bytes(&String::from_utf8_lossy(&output.stdout)) {
-        Some(bytes) => Ok(bytes),
-        None if output.is_success() || output.stderr.windows(2).any(|w| w == b"df") => Ok(u64::MAX),
-        None => Err(Error::infra(format!("cannot prepare {folder} on the device: {}", output.ending()))),
-    }
-}
-
-/// The column before the percentage in the last line of `df -Pk`: names of devices and folders may hold blanks.
-fn free_bytes(text: &str) -> Option<u64> {
-    let words: Vec<&str> = text.lines().last()?.split_whitespace().collect();
-    let percent =
-        words.iter().rposition(|w| w.len() > 1 && w.ends_with('%') && w[..w.len() - 1].parse::<u8>().is_ok())?;
-    words.get(percent.checked_sub(1)?)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn hash_on_device(transport: &mut dyn Transport, hasher: Hasher<'_>, path: &str, bytes: u64) -> Result<String> {
@@ -236,7 +229,8 @@ mod tests {
                 mode: 0o600,
             };
             let mut done = Vec::new();
-            ensure(&mut LocalTransport::new(), Hasher::Itself, &item, &mut |d| done.push(d)).map(|moved| (moved, done))
+            ensure(&mut LocalTransport::new(), Hasher::Itself, &item, &Room::default(), &mut |d| done.push(d))
+                .map(|moved| (moved, done))
         }
         fn files(&self) -> usize {
             std::fs::read_dir(self.folder.path().join("store")).unwrap().count()
@@ -314,17 +308,8 @@ mod tests {
             remote: remote.to_str().unwrap(),
             mode: 0o600,
         };
-        let error = ensure(&mut LocalTransport::new(), Hasher::Itself, &item, &mut |_| {}).unwrap_err();
+        let error =
+            ensure(&mut LocalTransport::new(), Hasher::Itself, &item, &Room::default(), &mut |_| {}).unwrap_err();
         assert!(error.what().contains("MiB are free") && error.hint_text().is_some(), "{error}");
-    }
-
-    #[test]
-    fn free_space_is_read_from_any_df() {
-        let gnu = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/sda 1000 400 600 40% /a b\n";
-        assert_eq!(free_bytes(gnu), Some(600 * 1024));
-        assert_eq!(free_bytes("x y z 1 2 77 5% /mnt/100% x"), Some(77 * 1024));
-        for nothing in ["", "df: no such file", "5%", "a 5%"] {
-            assert_eq!(free_bytes(nothing), None, "{nothing}");
-        }
     }
 }

@@ -113,6 +113,7 @@ fn plan(session: &Session, run: &str, model: &ModelRef, cells: u32, decode_token
         seed: 1,
         load_timeout_ms: 30_000,
         cell_timeout_ms: 30_000,
+        about_heat: false,
     };
     DevicePlan {
         protocol_version: PROTOCOL_VERSION,
@@ -121,6 +122,7 @@ fn plan(session: &Session, run: &str, model: &ModelRef, cells: u32, decode_token
         telemetry_period_ms: 0,
         retries_max: 0,
         lease_token: Some(session.lease_token()),
+        ready: farmgate_engine::protocol::ReadyCriteria::default(),
         cells: (0..cells).map(cell).collect(),
     }
 }

@@ -187,6 +187,7 @@ impl Plan {
             telemetry_period_ms: TELEMETRY_PERIOD_MS,
             retries_max: RETRIES_MAX,
             lease_token,
+            ready: farmgate_engine::protocol::ReadyCriteria::default(),
             cells: cells.collect::<Result<Vec<CellPlan>>>()?,
         })
     }
@@ -230,6 +231,7 @@ impl PlannedCell {
             seed: self.seed,
             load_timeout_ms: self.load_timeout_ms,
             cell_timeout_ms: self.cell_timeout_ms,
+            about_heat: false,
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::event::{Event, Phase};
 use crate::session::Session;
 use farmgate_engine::protocol::frame::Framed;
-use farmgate_engine::protocol::{DevicePlan, Record};
+use farmgate_engine::protocol::{CellPlan, DevicePlan, Record};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -109,7 +109,9 @@ fn follow(
 /// The longest that a plan can take when every cell uses up its budget in every attempt.
 fn budget(plan: &DevicePlan) -> Duration {
     let attempts = u64::from(plan.retries_max) + 1;
-    let cells: u64 = plan.cells.iter().map(|c| c.load_timeout_ms.saturating_add(c.cell_timeout_ms)).sum();
+    let wait_ms = if plan.ready.is_off() { 0 } else { plan.ready.cool_down_timeout_ms };
+    let of_cell = |c: &CellPlan| c.load_timeout_ms.saturating_add(c.cell_timeout_ms).saturating_add(wait_ms);
+    let cells = plan.cells.iter().map(of_cell).fold(0, u64::saturating_add);
     Duration::from_millis(cells.saturating_mul(attempts)) + PLAN_SLACK
 }
 
@@ -128,6 +130,8 @@ impl Course {
         match &framed.record {
             Record::CellStart { scenario, arm, .. } => self.what = format!("{scenario} {}", arm.as_str()),
             // cells run in plan order; one that is tried again ends twice
+            // a device that cools down for minutes must not look like one that hangs
+            Record::Waiting { phase, .. } => self.what.clone_from(phase),
             Record::CellEnd { cell, .. } => self.done_cells = (cell + 1).min(total_cells),
             _ => return speaker.say(Event::DeviceRecord { device: speaker.device.clone(), framed: Box::new(framed) }),
         }

@@ -156,7 +156,12 @@ impl Device {
         // its address is its own only once its link is up, which is before this file is written; until then whoever is
         // behind the default route may answer
         let has_link = || self.folder.join("sshd_config").exists();
-        assert!(eventually(|| has_link() && listens(22) && listens(5555)), "device {} does not come up: {}", self.number, self.log());
+        assert!(
+            eventually(|| has_link() && listens(22) && listens(5555)),
+            "device {} does not come up: {}",
+            self.number,
+            self.log()
+        );
         let known = std::fs::read_to_string(self.folder.join("host_key.pub")).unwrap();
         std::fs::write(self.folder.join("known_hosts"), format!("{} {known}", self.ip())).unwrap();
     }

@@ -14,6 +14,7 @@ mod listener;
 mod pid_file;
 mod ready;
 mod resume;
+mod sentinel;
 mod signal;
 
 pub use detach::{Detached, detach};

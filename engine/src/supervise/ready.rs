@@ -1,5 +1,6 @@
 //! Whether the device is fit for a cell to begin, by the plan's criteria and the device's own idle temperature.
 
+use super::sentinel::Sentinel;
 use crate::protocol::{Finite, Objection, ReadyCriteria, ReasonCode, Record, Telemetry};
 use crate::telemetry::Observer;
 
@@ -11,17 +12,25 @@ pub(super) struct Readiness {
     has_sensors: bool,
     /// The lowest reading of the hottest trusted sensor while no cell ran, C.
     idle_c: Option<f64>,
+    /// `None` where the plan asks for none.
+    sentinel: Option<Sentinel>,
 }
 
 impl Readiness {
     /// `idle_c` is what an earlier part of the same run has found.
     pub(super) fn new(criteria: &ReadyCriteria, observer: &Observer, idle_c: Option<f64>) -> Self {
-        Self { criteria: criteria.clone(), has_sensors: observer.has_sensors(), idle_c }
+        let fastest = observer.clusters().first().and_then(|c| c.cores.iter().find(|core| !c.offline.contains(core)));
+        let sentinel = criteria.sentinel_ratio_min.map(|_| Sentinel::new(fastest.map(|core| *core as usize)));
+        Self { criteria: criteria.clone(), has_sensors: observer.has_sensors(), idle_c, sentinel }
     }
 
     /// The record that says once what is judged and what cannot be, from the first reading of the run.
     pub(super) fn basis(&mut self, first: &Telemetry, observer: &Observer) -> Record {
         self.learn(first);
+        if let Some(sentinel) = &mut self.sentinel {
+            // its own speed is that of the start of the run
+            sentinel.ratio();
+        }
         let criteria = &self.criteria;
         let mut not_judged = Vec::new();
         let mut note = |asked: bool, has: bool, what: &str| {
@@ -86,13 +95,29 @@ impl Readiness {
         if let Some((limit, percent)) = criteria.battery_percent_min.zip(charge).filter(|(limit, now)| now < limit) {
             object(ReasonCode::BatteryLow, format!("the battery has {percent} %, needed {limit} %"));
         }
+        // last, and only then: work would warm a device that is to cool down
+        if objections.is_empty() {
+            objections.extend(self.sentinel_objection());
+        }
         objections
+    }
+
+    fn sentinel_objection(&mut self) -> Option<Objection> {
+        let limit = self.criteria.sentinel_ratio_min?.get();
+        let ratio = self.sentinel.as_mut()?.ratio().filter(|ratio| *ratio < limit)?;
+        let (now, needed) = (ratio * 100.0, limit * 100.0);
+        let what = format!("a fixed kernel runs at {now:.0} % of its own speed, needed {needed:.0} %");
+        Some(Objection { reason: ReasonCode::SentinelSlow, what })
     }
 }
 
 /// The phase of a wait, as shown: heat is what most waits are about.
 pub(super) fn phase(objections: &[Objection]) -> &'static str {
-    if objections.iter().any(|o| o.reason == ReasonCode::NotCool) { "cooling" } else { "busy" }
+    if objections.iter().any(|o| matches!(o.reason, ReasonCode::NotCool | ReasonCode::SentinelSlow)) {
+        "cooling"
+    } else {
+        "busy"
+    }
 }
 
 /// The reasons of a wait that ended in vain, each once.

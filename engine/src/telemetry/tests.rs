@@ -22,7 +22,7 @@ fn reading(made: Made) -> Telemetry {
     two_readings(made, |made| made).0
 }
 
-fn celsius<'a>(reading: &'a Telemetry) -> Vec<(&'a str, f64)> {
+fn celsius(reading: &Telemetry) -> Vec<(&str, f64)> {
     reading.temperatures.iter().map(|t| (t.sensor.as_str(), t.celsius.get())).collect()
 }
 

@@ -388,6 +388,8 @@ impl CellData {
         }));
         match &self.exit {
             Some(ExitCause::Done) => {}
+            // what it waited for in vain is among the reasons already
+            Some(ExitCause::NotReady { .. }) if !reasons.is_empty() => {}
             Some(ExitCause::Timeout { .. }) => reasons.push(ReasonCode::Timeout),
             Some(ExitCause::Interrupted) | None => reasons.push(ReasonCode::Interrupted),
             Some(_) => reasons.push(ReasonCode::CellDied),

@@ -48,6 +48,33 @@ fn project(files: &[(&str, &str)]) -> (tempfile::TempDir, Folders) {
 }
 
 #[test]
+fn what_a_device_needs_to_be_fit_is_read_from_its_file_and_checked() {
+    let fit = device(
+        "telemetry-period-ms = 250\nlink-loss-max-s = 900\n[ready]\ntemperature-margin-c = 5\nidle-temperature-c = 31.5\n\
+         thermal-status = true\ncool-down-timeout-s = 90\n[transport.local]\n",
+    )
+    .expect("this is right");
+    assert_eq!((fit.telemetry_period_ms, fit.link_loss_max_s), (250, 900));
+    assert_eq!((fit.ready.cool_down_timeout_ms, fit.ready.poll_period_ms), (90_000, 1_000));
+    assert_eq!(fit.ready.idle_temperature_c.map(|c| c.get()), Some(31.5));
+    assert!(fit.ready.thermal_status && !fit.ready.is_off());
+    let plain = device("[transport.local]").expect("this is right");
+    assert!(plain.ready.is_off() && plain.telemetry_period_ms == 1000);
+    for (line, part) in [
+        ("temperature-max = 40", "did you mean `temperature-max-c`"),
+        ("clock-ratio-min = 80", "3:19"),
+        ("battery-percent-min = 101", "3:23"),
+        ("idle-temperature-c = 31", "asks nothing without `temperature-margin-c`"),
+        ("cool-down-timeout-s = 0", "3:23"),
+    ] {
+        let told = shown(device(&format!("[transport.local]\n[ready]\n{line}\n")));
+        assert!(told.contains(part), "{line}: {told}");
+    }
+    let silent = shown(device("telemetry-period-ms = 0\n[ready]\nthermal-status = true\n[transport.local]\n"));
+    assert!(silent.contains("telemetry"), "{silent}");
+}
+
+#[test]
 fn a_device_that_is_right_loads_with_all_its_keys() {
     let phone = device(
         "labels = [\"phone\", \"arm64\"]\ntier = \"high\"\nshare-percent = 12.5\nmemory-mb = 8192\nworkdir = \"/var/tmp/f\"\n\

@@ -3,73 +3,8 @@
 mod lab;
 
 use assert_cmd::Command;
+use lab::project::{Project, model, said, text};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::Output;
-use std::time::Duration;
-
-/// A project folder with devices of its own.
-struct Project {
-    folder: tempfile::TempDir,
-}
-
-impl Project {
-    fn with(devices: &[(&str, &str)]) -> Self {
-        let project = Self { folder: tempfile::tempdir().unwrap() };
-        std::fs::create_dir(project.path().join("devices")).unwrap();
-        for (name, text) in devices {
-            project.write(&format!("devices/{name}.toml"), text);
-        }
-        project
-    }
-
-    /// A simulated device with a work folder in the project, and these further lines in its transport.
-    fn sim(name: &str, labels: &str, rest: &str) -> String {
-        format!("labels = [{labels}]\nworkdir = \"WORKDIR/{name}\"\n[transport.sim]\n{rest}\n")
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.path().join(name), text.replace("WORKDIR", self.path().to_str().unwrap())).unwrap();
-    }
-
-    fn farmgate(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_farmgate"));
-        command.current_dir(self.path()).args(args).timeout(Duration::from_secs(300)).output().unwrap()
-    }
-
-    fn with_engine(&self, args: &[&str]) -> Output {
-        let artefacts = artefacts();
-        self.farmgate(&[args, &["--artefacts", artefacts.to_str().unwrap()]].concat())
-    }
-
-    fn smoke(&self, args: &[&str]) -> Output {
-        self.with_engine(&[&["run", "smoke", "--repetitions", "2", "--model", &model()], args].concat())
-    }
-
-    fn report(&self) -> Value {
-        serde_json::from_slice(&self.farmgate(&["report", "--format", "json"]).stdout).unwrap()
-    }
-}
-
-fn artefacts() -> PathBuf {
-    lab::farmhand().path.parent().unwrap().to_owned()
-}
-
-fn model() -> String {
-    format!("{}/tests/data/models/tiny-pd-1.3m-Q8_0.gguf", env!("CARGO_MANIFEST_DIR"))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn said(output: &Output) -> String {
-    format!("{}{}", text(&output.stdout), text(&output.stderr))
-}
 
 #[test]
 fn the_list_shows_what_labels_choose() {
@@ -181,9 +116,7 @@ fn a_lease_is_waited_for_and_can_be_taken_with_a_trace() {
 fn the_doctor_says_what_is_wrong_and_what_mends_it() {
     let project = Project::with(&[("here", &Project::sim("here", "", "root = \"WORKDIR/tree\""))]);
     let tree = |name: &str, content: &str| {
-        let path = project.path().join("tree").join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, content).unwrap();
+        project.write(&format!("tree/{name}"), content);
     };
     let cpu = "sys/devices/system/cpu/cpu0/cpufreq";
     tree(&format!("{cpu}/scaling_governor"), "powersave\n");
@@ -205,7 +138,7 @@ fn the_doctor_says_what_is_wrong_and_what_mends_it() {
 #[test]
 fn a_device_is_added_over_ssh_and_serves_at_once() {
     let Some(sshd) = lab::Sshd::start() else { return lab::skip("a_device_is_added_over_ssh", "no sshd is installed") };
-    let project = Project { folder: tempfile::tempdir().unwrap() };
+    let project = Project::empty();
     let config = sshd.config();
     let (port, workdir) = (sshd.port.to_string(), project.path().join("remote"));
     let host = format!("{}@127.0.0.1", lab::login());

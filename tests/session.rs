@@ -26,20 +26,8 @@ struct Bench {
 impl Bench {
     fn new(transport: TransportConfig, sshd: Option<lab::Sshd>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let device = Device {
-            name: "bench".into(),
-            transport,
-            labels: vec![],
-            tier: None,
-            share_percent: None,
-            memory_mb: None,
-            workdir: Some(folder.path().join("work").display().to_string()),
-            target: None,
-            store_quota_mb: None,
-            constraints: Default::default(),
-            remarks: None,
-            file: "devices/bench.toml".into(),
-        };
+        let mut device = Device::new("bench", transport, "devices/bench.toml");
+        device.workdir = Some(folder.path().join("work").display().to_string());
         Self { device, folder, sshd }
     }
     fn workdir(&self) -> PathBuf {
@@ -116,6 +104,7 @@ fn plan(session: &Session, run: &str, model: &ModelRef, cells: u32, decode_token
         seed: 1,
         load_timeout_ms: 30_000,
         cell_timeout_ms: 30_000,
+        about_heat: false,
     };
     DevicePlan {
         protocol_version: PROTOCOL_VERSION,
@@ -124,6 +113,7 @@ fn plan(session: &Session, run: &str, model: &ModelRef, cells: u32, decode_token
         telemetry_period_ms: 0,
         retries_max: 0,
         lease_token: Some(session.lease_token()),
+        ready: farmgate_engine::protocol::ReadyCriteria::default(),
         cells: (0..cells).map(cell).collect(),
     }
 }

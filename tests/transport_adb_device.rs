@@ -21,9 +21,10 @@ macro_rules! device_and_server {
 
 /// Processes of the device whose command line holds this word.
 fn at_work(transport: &mut dyn Transport, word: &str) -> usize {
-    let (first, second) = word.split_at(3);
-    let script = "grep -l \"$1$2\" /proc/[0-9]*/cmdline 2>/dev/null | wc -l";
-    let said = transport.exec(&["sh", "-c", script, "sh", first, second], SOON).unwrap().stdout;
+    // a pattern that does not find itself
+    let (head, last) = word.split_at(word.len() - 1);
+    let script = "grep -l \"$1\" /proc/[0-9]*/cmdline 2>/dev/null | wc -l";
+    let said = transport.exec(&["sh", "-c", script, "sh", &format!("{head}[{last}]")], SOON).unwrap().stdout;
     String::from_utf8(said).unwrap().trim().parse().unwrap()
 }
 

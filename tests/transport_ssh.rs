@@ -321,24 +321,46 @@ fn a_connection_that_died_while_idle_is_made_again_unseen() {
     assert_eq!(transport.exec(&["echo", "back"], SOON).unwrap().stdout, b"back\n");
 }
 
-#[test]
-fn a_push_that_is_cut_in_the_middle_leaves_nothing_in_place() {
-    let sshd = sshd!("push_cut", Sshd::start());
+/// Cuts the link once after 5 MB, or every time the push goes on, and gives what came of it and where the file should be.
+fn pushed_over_a_cut_link(sshd: &Sshd, every_time: bool) -> (tempfile::TempDir, farmgate::error::Result<()>, usize) {
     let mut transport = sshd.connect();
     let folder = tempfile::tempdir().unwrap();
-    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
-    std::fs::write(&from, vec![7u8; 40 << 20]).unwrap();
-    let pids = sshd.sessions();
-    let mut cut = false;
-    let outcome = transport.push(&from, to.to_str().unwrap(), 0o600, SOON, &mut |done| {
-        if done > 5 << 20 && !std::mem::replace(&mut cut, true) {
-            pids.iter().for_each(|p| lab::signal(*p, libc::SIGKILL));
+    std::fs::write(folder.path().join("from"), vec![7u8; 40 << 20]).unwrap();
+    let mut cuts = 0;
+    let mut at_bytes = 0;
+    let to = folder.path().join("to");
+    let outcome = transport.push(&folder.path().join("from"), to.to_str().unwrap(), 0o600, SOON, &mut |done| {
+        if (every_time && done > at_bytes) || (cuts == 0 && done > 5 << 20) {
+            at_bytes = done;
+            cuts += 1;
+            sshd.sessions().iter().for_each(|p| lab::signal(*p, libc::SIGKILL));
         }
     });
-    assert!(outcome.is_err());
+    (folder, outcome, cuts)
+}
+
+#[test]
+fn a_push_that_is_cut_in_the_middle_goes_on_where_it_was() {
+    let sshd = sshd!("push_cut", Sshd::start());
+    let (folder, outcome, cuts) = pushed_over_a_cut_link(&sshd, false);
+    outcome.unwrap();
+    assert_eq!(cuts, 1);
+    assert!(std::fs::read(folder.path().join("to")).unwrap() == vec![7u8; 40 << 20]);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no part of it is left");
+}
+
+#[test]
+fn a_push_that_is_cut_again_and_again_leaves_nothing_in_place() {
+    let sshd = sshd!("push_cut_again", Sshd::start());
+    let (folder, outcome, cuts) = pushed_over_a_cut_link(&sshd, true);
+    let error = outcome.unwrap_err();
+    assert_eq!(error.exit(), ExitCode::Infra);
+    assert!(cuts > 1, "it went on after the first");
     std::thread::sleep(Duration::from_millis(300));
+    let to = folder.path().join("to");
     assert!(!to.exists(), "a half file is in place");
-    transport.push(&from, to.to_str().unwrap(), 0o600, SOON, &mut |_| {}).unwrap();
+    let mut transport = sshd.connect();
+    transport.push(&folder.path().join("from"), to.to_str().unwrap(), 0o600, SOON, &mut |_| {}).unwrap();
     assert_eq!(std::fs::metadata(&to).unwrap().len(), 40 << 20);
 }
 

@@ -55,6 +55,7 @@ fn plan() -> DevicePlan {
         seed: 1,
         load_timeout_ms: 1000,
         cell_timeout_ms: 1000,
+        about_heat: false,
     };
     DevicePlan {
         protocol_version: PROTOCOL_VERSION,
@@ -63,6 +64,7 @@ fn plan() -> DevicePlan {
         telemetry_period_ms: 0,
         retries_max: 1,
         lease_token: Some(3),
+        ready: farmgate_engine::protocol::ReadyCriteria::default(),
         cells: vec![cell],
     }
 }

@@ -14,9 +14,14 @@ pub fn boottime_us() -> u64 {
     read(libc::CLOCK_BOOTTIME)
 }
 
+/// Processor time that the calling thread has used, in microseconds.
+pub fn thread_cpu_us() -> u64 {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 fn read(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a valid timespec that outlives the call; both clocks exist on every Linux that Rust supports, and
+    // SAFETY: `now` is a valid timespec that outlives the call; these clocks exist on every Linux that Rust supports, and
     // if the call failed all the same, `now` stays zero
     unsafe { libc::clock_gettime(clock, &mut now) };
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000

@@ -12,6 +12,8 @@
 mod affinity;
 mod topology;
 
+pub(crate) use affinity::set_mask as pin_to;
+
 use crate::error::{EngineError, Result};
 use crate::profile::{Cost, Operator, Recorder};
 use crate::protocol::EngineConfig;

@@ -6,6 +6,8 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most that is read of any one file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -18,12 +20,14 @@ const ENTRIES_MAX: usize = 4096;
 #[derive(Debug, Clone)]
 pub struct Tree {
     root: PathBuf,
+    /// Files opened through this tree and its copies.
+    opened: Arc<AtomicU64>,
 }
 
 impl Tree {
     /// The tree below `root`; `/` is the device itself.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), opened: Arc::default() }
     }
 
     /// Whether this is the running device rather than a copy or a made tree.
@@ -31,9 +35,15 @@ impl Tree {
         self.root.as_os_str() == "/"
     }
 
+    /// How many files and folders were asked for so far through this tree and its copies: what observing costs.
+    pub fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
     /// The bytes of a file, at most [`FILE_BYTES_MAX`] of them. `path` is relative to the root.
     pub fn bytes(&self, path: &str) -> std::io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
+        self.opened.fetch_add(1, Ordering::Relaxed);
         // a pipe in the place of a file must not stop the probe
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(self.root.join(path))?;
         file.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
@@ -62,6 +72,7 @@ impl Tree {
 
     /// The names in a folder, sorted so that numbers count up (`zone2` before `zone10`); empty when it cannot be read.
     pub fn names(&self, path: &str) -> Vec<String> {
+        self.opened.fetch_add(1, Ordering::Relaxed);
         let Ok(entries) = std::fs::read_dir(self.root.join(path)) else { return Vec::new() };
         let mut names: Vec<String> =
             entries.take(ENTRIES_MAX).flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();

@@ -167,5 +167,11 @@ fn a_child_that_the_kernel_kills_for_memory_is_named_so() {
     let ends = desk.ends();
     assert_eq!(ends.len(), 1, "{}", stderr(&output));
     assert_eq!(ends[0].2, ExitCause::Killed { by: "oom-kernel".into() });
-    assert!(desk.records().iter().any(|r| matches!(r, Record::Telemetry(_))), "the memory before the kill is kept");
+    assert_eq!(ends[0].3, [ReasonCode::CellDied]);
+    let resident: Vec<u64> = desk
+        .records()
+        .iter()
+        .filter_map(|r| if let Record::Telemetry(t) = r { t.memory.rss_bytes } else { None })
+        .collect();
+    assert!(resident.iter().any(|bytes| *bytes > 4 << 20), "memory up to the kill is kept: {resident:?}");
 }

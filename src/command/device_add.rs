@@ -6,7 +6,6 @@ use crate::config::Folders;
 use crate::device::{AdbConfig, Device, Inventory, SshConfig, TransportConfig};
 use crate::error::{Error, ExitCode, Result};
 use crate::report::terminal;
-use crate::run::Constraints;
 use crate::target::Architecture;
 use farmgate_engine::protocol::Fingerprint;
 use std::fmt::Write as _;
@@ -45,20 +44,8 @@ pub fn add(folders: &Folders, how: &AddVerb) -> Result<Done> {
     if !is_new {
         refuse_a_second(&Inventory::load(folders)?, &name, &transport)?;
     }
-    let mut device = Device {
-        name: name.clone(),
-        transport,
-        labels: Vec::new(),
-        tier: None,
-        share_percent: None,
-        memory_mb: None,
-        workdir: new.workdir.clone(),
-        store_quota_mb: None,
-        target: None,
-        remarks: None,
-        constraints: Constraints::default(),
-        file: file.display().to_string(),
-    };
+    let mut device = Device::new(&name, transport, &file.display().to_string());
+    device.workdir.clone_from(&new.workdir);
     // what is typed is checked as what is in a file, before anything is reached
     check(&device)?;
     let session = device::open(folders, &device, new.artefacts.as_deref(), "device add")?;
@@ -192,20 +179,8 @@ mod tests {
 
     #[test]
     fn what_a_device_says_of_itself_cannot_break_its_file() {
-        let mut device = Device {
-            name: "phone".into(),
-            transport: TransportConfig::Adb(AdbConfig::to("R5\"CT")),
-            labels: vec![],
-            tier: None,
-            share_percent: None,
-            memory_mb: None,
-            workdir: None,
-            store_quota_mb: None,
-            target: None,
-            remarks: None,
-            constraints: Constraints::default(),
-            file: "devices/phone.toml".into(),
-        };
+        let transport = TransportConfig::Adb(AdbConfig::to("R5\"CT"));
+        let mut device = Device::new("phone", transport, "devices/phone.toml");
         let found = Fingerprint {
             target: "aarch64-unknown-linux-gnu".into(),
             soc: "\"]\n[transport.local]\nx = '''\u{1b}[2J".into(),

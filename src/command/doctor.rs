@@ -271,8 +271,7 @@ mod tests {
     use farmgate_engine::protocol::{Finite, Sensor};
 
     fn device(transport: TransportConfig) -> Device {
-        let document = crate::config::Document::new("devices/x.toml", "[transport.local]\n");
-        Device { transport, ..Device::from_document(&document).unwrap() }
+        Device::new("x", transport, "devices/x.toml")
     }
 
     fn calm() -> Fingerprint {

@@ -61,7 +61,8 @@ pub fn for_devices<'a>(
     artefacts: Option<&Path>,
     devices: impl Iterator<Item = &'a Device>,
 ) -> Result<BTreeMap<String, Result<Artefact>>> {
-    let mut built: BTreeMap<Architecture, Artefact> = BTreeMap::new();
+    // by what was asked for, so that each is looked at, and warned of, once
+    let mut found: BTreeMap<String, Artefact> = BTreeMap::new();
     let mut out = BTreeMap::new();
     for (device, answer) in architectures(devices) {
         let architecture = match answer {
@@ -73,15 +74,16 @@ pub fn for_devices<'a>(
                 continue;
             }
         };
-        let artefact = match (artefacts, built.get(&architecture)) {
-            (Some(folder), _) => {
-                let target = device.target.as_deref().unwrap_or(architecture.name());
-                toolchain::from_folder(folder, target).inspect(warn)?
-            }
-            (None, Some(artefact)) => artefact.clone(),
+        let target = match artefacts {
+            Some(_) => device.target.as_deref().unwrap_or(architecture.name()),
+            None => architecture.name(),
+        };
+        let artefact = match (found.get(target), artefacts) {
+            (Some(artefact), _) => artefact.clone(),
+            (None, Some(folder)) => toolchain::from_folder(folder, target).inspect(warn)?,
             (None, None) => build_one(folders, architecture)?,
         };
-        built.insert(architecture, artefact.clone());
+        found.insert(target.to_owned(), artefact.clone());
         out.insert(device.name.clone(), Ok(artefact));
     }
     Ok(out)

@@ -1,6 +1,7 @@
 //! The inventory: every device that is registered under `devices/`, how it is reached, and what is promised on it.
 
 mod constraints;
+mod ready;
 mod transport;
 
 pub use transport::{AdbConfig, LocalConfig, SimConfig, SimFault, SshConfig, TransportConfig};
@@ -9,10 +10,15 @@ use crate::config::{self, Checker, Document, Folders, shipped};
 use crate::error::{Error, Place, Result, nearest};
 use crate::run::Constraints;
 use crate::target::Architecture;
+use farmgate_engine::protocol::ReadyCriteria;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use toml::Spanned;
 
+/// How often telemetry is read unless a device's file says otherwise, milliseconds.
+const TELEMETRY_PERIOD_MS: u64 = 1000;
+/// How long a link may be gone while the device measures on, unless its file says otherwise, seconds.
+const LINK_LOSS_MAX_S: u64 = 300;
 /// Most labels of one device.
 const LABELS_MAX: usize = 64;
 
@@ -40,8 +46,14 @@ pub struct Device {
     pub target: Option<String>,
     /// One line for the people of the lab.
     pub remarks: Option<String>,
+    /// Period of the telemetry, milliseconds; 0 turns it off.
+    pub telemetry_period_ms: u64,
+    /// How long its link may be gone in a run while it measures on, seconds.
+    pub link_loss_max_s: u64,
     /// What the product promises on it.
     pub constraints: Constraints,
+    /// When it is fit to be measured.
+    pub ready: ReadyCriteria,
     /// File that registers it, as errors show it.
     pub file: String,
 }
@@ -62,10 +74,35 @@ struct DeviceToml {
     remarks: Option<Spanned<String>>,
     #[serde(default)]
     constraints: constraints::ConstraintsToml,
+    #[serde(default)]
+    ready: ready::ReadyToml,
+    telemetry_period_ms: Option<Spanned<u64>>,
+    link_loss_max_s: Option<Spanned<u64>>,
     transport: Spanned<TransportConfig>,
 }
 
 impl Device {
+    /// A device of which nothing is said but how it is reached.
+    pub fn new(name: &str, transport: TransportConfig, file: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            transport,
+            labels: Vec::new(),
+            tier: None,
+            share_percent: None,
+            memory_mb: None,
+            workdir: None,
+            store_quota_mb: None,
+            target: None,
+            remarks: None,
+            telemetry_period_ms: TELEMETRY_PERIOD_MS,
+            link_loss_max_s: LINK_LOSS_MAX_S,
+            constraints: Constraints::default(),
+            ready: ReadyCriteria::default(),
+            file: file.to_owned(),
+        }
+    }
+
     /// Folder whose `sys` and `proc` are those of a simulated device.
     pub fn root(&self) -> Option<String> {
         match &self.transport {
@@ -96,11 +133,20 @@ fn read_device(document: &Document) -> Result<(Device, Place, Vec<Error>)> {
     check.within_if_there("share-percent", typed.share_percent.as_ref(), 0.0..=100.0);
     check.within_if_there("store-quota-mb", typed.store_quota_mb.as_ref(), 16..=1 << 30);
     check.within_if_there("memory-mb", typed.memory_mb.as_ref(), 1..=1 << 30);
+    if typed.telemetry_period_ms.as_ref().is_some_and(|period| *period.get_ref() != 0) {
+        check.within_if_there("telemetry-period-ms", typed.telemetry_period_ms.as_ref(), 100..=60_000);
+    }
+    check.within_if_there("link-loss-max-s", typed.link_loss_max_s.as_ref(), 1..=86_400);
     check_paths(&mut check, &typed);
     if let Some(remarks) = &typed.remarks {
         check.line("remarks", remarks);
     }
     let constraints = constraints::read(&mut check, &typed.constraints);
+    let ready = ready::read(&mut check, &typed.ready);
+    if let Some(period) = typed.telemetry_period_ms.as_ref().filter(|p| *p.get_ref() == 0 && !ready.is_off()) {
+        let what = "what is asked under `[ready]` is seen by telemetry, which is turned off";
+        check.fault(period.span(), what, "give `telemetry-period-ms` a period, 1000 for instance");
+    }
     transport::check(&mut check, &typed.transport);
     let bare = |value: Option<Spanned<String>>| value.map(Spanned::into_inner);
     let device = Device {
@@ -115,6 +161,9 @@ fn read_device(document: &Document) -> Result<(Device, Place, Vec<Error>)> {
         target: bare(typed.target),
         remarks: bare(typed.remarks),
         constraints,
+        ready,
+        telemetry_period_ms: typed.telemetry_period_ms.map_or(TELEMETRY_PERIOD_MS, Spanned::into_inner),
+        link_loss_max_s: typed.link_loss_max_s.map_or(LINK_LOSS_MAX_S, Spanned::into_inner),
         file: document.path().to_owned(),
     };
     Ok((device, document.place(name_span.start), check.into_faults()))

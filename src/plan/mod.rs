@@ -18,8 +18,6 @@ use farmgate_engine::protocol::{Arm, CellPlan, DevicePlan, EngineConfig, ModelRe
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Period of the telemetry records, in milliseconds.
-pub const TELEMETRY_PERIOD_MS: u64 = 500;
 /// How often a cell that came out INVALID is tried again.
 pub const RETRIES_MAX: u32 = 2;
 /// Most cells of one device in one run.
@@ -184,9 +182,10 @@ impl Plan {
             protocol_version: PROTOCOL_VERSION,
             run: run.as_str().to_owned(),
             device: device.device.name.clone(),
-            telemetry_period_ms: TELEMETRY_PERIOD_MS,
+            telemetry_period_ms: device.device.telemetry_period_ms,
             retries_max: RETRIES_MAX,
             lease_token,
+            ready: device.device.ready.clone(),
             cells: cells.collect::<Result<Vec<CellPlan>>>()?,
         })
     }
@@ -231,6 +230,7 @@ impl PlannedCell {
             seed: self.seed,
             load_timeout_ms: self.load_timeout_ms,
             cell_timeout_ms: self.cell_timeout_ms,
+            about_heat: false,
         }
     }
 }

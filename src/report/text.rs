@@ -219,6 +219,7 @@ pub fn exit_cause(exit: &ExitCause) -> String {
             format!("timeout: the {} ran past its budget of {}", clean(phase), duration(*budget_ms))
         }
         ExitCause::Interrupted => "interrupted".to_owned(),
+        ExitCause::NotReady { waited_ms } => format!("the device was not ready after {}", duration(*waited_ms)),
     }
 }
 

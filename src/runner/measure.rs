@@ -5,15 +5,13 @@ use crate::error::{Error, Result};
 use crate::event::{Event, Phase};
 use crate::session::{Known, Session};
 use farmgate_engine::protocol::frame::Framed;
-use farmgate_engine::protocol::{DevicePlan, Record};
+use farmgate_engine::protocol::{CellPlan, DevicePlan, Record};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Pause between two looks at the device's journal.
 const POLL_PAUSE: Duration = Duration::from_millis(200);
-/// How long the link may fail while the device measures on, before the device is given up.
-const LINK_LOSS_MAX: Duration = Duration::from_secs(60);
 /// How long farmhand may take to end in good order after it was asked to stop.
 const STOP_MAX: Duration = Duration::from_secs(30);
 /// Slack on top of all budgets of a device's plan: process starts, hashing, cool-down polls.
@@ -58,7 +56,7 @@ fn try_measure(mut session: Session, order: &Order<'_>, index: usize, speaker: &
     if !order.stop.load(Ordering::SeqCst) {
         session.start(&plan)?;
         let estimate_ms = order.plan.devices[index].estimate_s * 1000;
-        follow(&mut session, order, &plan, Course::new(0, estimate_ms), speaker)?;
+        follow(&mut session, order, &plan, Course::new(0, estimate_ms), order.link_loss_max(index), speaker)?;
     }
     session.close()
 }
@@ -70,7 +68,7 @@ fn go_on(mut session: Session, order: &Order<'_>, known: &Known<'_>, index: usiz
         speaker.say(Event::DevicePlanned { device: speaker.device.clone(), plan: Box::new(plan.clone()) });
         let done_cells = order.course.get(&speaker.device).map_or(0, |course| course.cells_ended);
         let estimate_ms = order.plan.devices[index].estimate_s * 1000;
-        follow(&mut session, order, &plan, Course::new(done_cells, estimate_ms), speaker)?;
+        follow(&mut session, order, &plan, Course::new(done_cells, estimate_ms), order.link_loss_max(index), speaker)?;
     }
     session.close()
 }
@@ -81,6 +79,7 @@ fn follow(
     order: &Order<'_>,
     plan: &DevicePlan,
     mut course: Course,
+    link_loss_max: Duration,
     speaker: &Speaker,
 ) -> Result<()> {
     let started = Instant::now();
@@ -97,7 +96,7 @@ fn follow(
                 }
                 session.renew()?;
             }
-            Err(error) if link_lost.get_or_insert_with(Instant::now).elapsed() > LINK_LOSS_MAX => return Err(error),
+            Err(error) if link_lost.get_or_insert_with(Instant::now).elapsed() > link_loss_max => return Err(error),
             Err(error) if !session.link_may_return() => return Err(error),
             Err(error) => log::info!("device {}: {error}", speaker.device),
         }
@@ -120,7 +119,9 @@ fn follow(
 /// The longest that a plan can take when every cell uses up its budget in every attempt.
 fn budget(plan: &DevicePlan) -> Duration {
     let attempts = u64::from(plan.retries_max) + 1;
-    let cells: u64 = plan.cells.iter().map(|c| c.load_timeout_ms.saturating_add(c.cell_timeout_ms)).sum();
+    let wait_ms = if plan.ready.is_off() { 0 } else { plan.ready.cool_down_timeout_ms };
+    let of_cell = |c: &CellPlan| c.load_timeout_ms.saturating_add(c.cell_timeout_ms).saturating_add(wait_ms);
+    let cells = plan.cells.iter().map(of_cell).fold(0, u64::saturating_add);
     Duration::from_millis(cells.saturating_mul(attempts)) + PLAN_SLACK
 }
 
@@ -145,6 +146,8 @@ impl Course {
         match &framed.record {
             Record::CellStart { scenario, arm, .. } => self.what = format!("{scenario} {}", arm.as_str()),
             // cells run in plan order; one that is tried again ends twice
+            // a device that cools down for minutes must not look like one that hangs
+            Record::Waiting { phase, .. } => self.what.clone_from(phase),
             Record::CellEnd { cell, .. } => self.done_cells = (cell + 1).min(total_cells),
             _ => return speaker.say(Event::DeviceRecord { device: speaker.device.clone(), framed: Box::new(framed) }),
         }

@@ -48,6 +48,11 @@ impl Order<'_> {
         Some(Known { fingerprint, engine_sha256, plan: course.plan.as_ref()?, seq_next: course.seq_next })
     }
 
+    /// How long the link to the device at `index` may be gone while it measures on.
+    fn link_loss_max(&self, index: usize) -> Duration {
+        Duration::from_secs(self.plan.devices[index].device.link_loss_max_s)
+    }
+
     fn is_finished(&self, device: &str) -> bool {
         self.course.get(device).is_some_and(|course| course.is_finished)
     }

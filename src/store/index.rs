@@ -82,6 +82,8 @@ impl Indexer {
     fn record(&self, db: &Connection, device: &str, time_us: u64, record: &Record) -> Sql<()> {
         let cell = match record {
             Record::JournalStart { .. } | Record::JournalEnd { .. } => return Ok(()),
+            // they stay in the journal: how a wait ended is told by the attempt that follows
+            Record::ReadyBasis { .. } | Record::Waiting { .. } => return Ok(()),
             Record::CellStart { cell, .. } | Record::Proof { cell, .. } | Record::CellEnd { cell, .. } => *cell,
             Record::Sample(sample) => sample.cell,
             Record::TokenTimes(times) => times.cell,
@@ -92,7 +94,10 @@ impl Indexer {
             return Ok(());
         };
         match record {
-            Record::JournalStart { .. } | Record::JournalEnd { .. } => {}
+            Record::JournalStart { .. }
+            | Record::JournalEnd { .. }
+            | Record::ReadyBasis { .. }
+            | Record::Waiting { .. } => {}
             Record::CellStart { attempt, .. } => {
                 db.execute(
                     "UPDATE cells SET attempts = ?2, exit_json = NULL, duration_ms = NULL, invalid_json = '[]',

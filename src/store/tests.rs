@@ -50,6 +50,7 @@ fn cell(cell: u32) -> CellPlan {
         seed: 1,
         load_timeout_ms: 1000,
         cell_timeout_ms: 1000,
+        about_heat: false,
     }
 }
 
@@ -77,6 +78,7 @@ fn events() -> Vec<Event> {
         telemetry_period_ms: 0,
         retries_max: 0,
         lease_token: None,
+        ready: farmgate_engine::protocol::ReadyCriteria::default(),
         cells: vec![cell(0), cell(1)],
     };
     let start = |cell| Record::CellStart {

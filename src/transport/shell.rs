@@ -6,6 +6,7 @@
 //! first marker and is dropped.
 
 use crate::error::{Error, Result};
+use farmgate_engine::protocol::CALL_MARK;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
 use std::path::Path;
@@ -29,10 +30,10 @@ fi
 rm -f -- "$1"
 exit 1"#;
 
-/// Kills the process groups whose leader has the word `$1$2` in its command line. The word comes in two parts, so that
-/// this script does not find itself.
-pub(super) const KILL_LEFT: &str = r#"for p in $(grep -l -- "$1$2" /proc/[0-9]*/cmdline 2>/dev/null); do
-  p=${p#/proc/}; p=${p%/cmdline}; kill -KILL "-$p" 2>/dev/null || kill -KILL "$p" 2>/dev/null
+/// Kills the processes that have what the pattern `$1` finds in their command line or, inherited from a command that was
+/// begun with it, in their environment; with each its process group. See [`finding`].
+pub(super) const KILL_LEFT: &str = r#"for f in $(grep -l -- "$1" /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null); do
+  p=${f#/proc/}; p=${p%/*}; { kill -KILL "-$p"; kill -KILL "$p"; } 2>/dev/null
 done
 exit 0"#;
 
@@ -56,12 +57,20 @@ pub fn random_word() -> String {
     format!("{:016x}", RandomState::new().build_hasher().finish())
 }
 
+/// A pattern that finds `word`, but not itself: neither the script that is given it nor its grep has the word in its own
+/// command line.
+pub(super) fn finding(word: &str) -> String {
+    let (head, last) = word.split_at(word.len().saturating_sub(1));
+    format!("{head}[{last}]")
+}
+
 /// `argv` as one command line with markers of `word` around its output.
 ///
 /// # Errors
 /// A bug when an argument holds a NUL byte or all of them are too long: neither can be passed to any program.
 pub fn command_line(word: &str, argv: &[&str]) -> Result<String> {
-    let script = format!("echo farmgate-{word}-pid $$; \"$@\"; echo farmgate-{word}-status $?");
+    let script =
+        format!("export {CALL_MARK}={word}; echo farmgate-{word}-pid $$; \"$@\"; echo farmgate-{word}-status $?");
     let mut line = format!("exec sh -c {} sh", quoted(&script));
     for argument in argv {
         line.push(' ');

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses its part
 
 pub mod device;
+pub mod project;
 
 use farmgate::device::SshConfig;
 use farmgate::transport::{SshTransport, Surroundings};

@@ -218,7 +218,7 @@ fn telemetry(cell: u32, step: u32, noise: &mut Noise) -> (u64, Telemetry) {
             swap_bytes: Some(0),
         },
         mem_available_bytes: Some(3_100_000_000),
-        foreign_cpu_percent: None,
+        ..Telemetry::default()
     };
     (at, record)
 }

@@ -1,7 +1,7 @@
 //! Reading a device plan: everything that can be wrong with it is said before anything runs.
 
 use crate::error::{EngineError, Result};
-use crate::protocol::{CellPlan, DevicePlan, EngineConfig, PROTOCOL_VERSION, Step};
+use crate::protocol::{CellPlan, DevicePlan, EngineConfig, Finite, PROTOCOL_VERSION, Step};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
@@ -16,6 +16,7 @@ const NAME_BYTES_MAX: usize = 128;
 const THREADS_MAX: u32 = 1_024;
 const CONTEXT_TOKENS_MAX: u32 = 1 << 24;
 const TIMEOUT_MS_MAX: u64 = 7 * 24 * 3_600_000;
+const COOL_DOWN_TIMEOUT_MS_MAX: u64 = 24 * 3_600_000;
 const TELEMETRY_PERIOD_MS: std::ops::RangeInclusive<u64> = 20..=3_600_000;
 /// One more than the times that a `token-times` record may hold.
 const DECODE_TOKENS_MAX: u32 = 65_537;
@@ -71,12 +72,31 @@ fn check(plan: &DevicePlan) -> Checked {
     if plan.telemetry_period_ms != 0 {
         within("telemetry-period-ms", plan.telemetry_period_ms, TELEMETRY_PERIOD_MS)?;
     }
+    check_ready(plan).map_err(|what| format!("ready: {what}"))?;
     let mut seen = BTreeSet::new();
     for cell in &plan.cells {
         if !seen.insert(cell.cell) {
             return Err(format!("cell {} appears twice", cell.cell));
         }
         check_cell(cell).map_err(|what| format!("cell {}: {what}", cell.cell))?;
+    }
+    Ok(())
+}
+
+fn check_ready(plan: &DevicePlan) -> Checked {
+    let ready = &plan.ready;
+    let number = |what: &str, value: Option<Finite>, range| value.map_or(Ok(()), |v| within(what, v.get(), range));
+    number("temperature-margin-c", ready.temperature_margin_c, 0.0..=100.0)?;
+    number("idle-temperature-c", ready.idle_temperature_c, -40.0..=125.0)?;
+    number("temperature-max-c", ready.temperature_max_c, -40.0..=125.0)?;
+    number("foreign-cpu-percent-max", ready.foreign_cpu_percent_max, 0.0..=100_000.0)?;
+    number("clock-ratio-min", ready.clock_ratio_min, 0.0..=1.0)?;
+    number("sentinel-ratio-min", ready.sentinel_ratio_min, 0.0..=1.0)?;
+    at_most("battery-percent-min", ready.battery_percent_min.unwrap_or(0), 100)?;
+    at_most("cool-down-timeout-ms", ready.cool_down_timeout_ms, COOL_DOWN_TIMEOUT_MS_MAX)?;
+    within("poll-period-ms", ready.poll_period_ms, TELEMETRY_PERIOD_MS)?;
+    if !ready.is_off() && plan.telemetry_period_ms == 0 {
+        return Err("what a device does during a cell is seen by telemetry, which is turned off".into());
     }
     Ok(())
 }
@@ -179,7 +199,7 @@ mod tests {
     fn plan() -> Value {
         json!({
             "protocol-version": PROTOCOL_VERSION, "run": "r-1", "device": "local", "telemetry-period-ms": 1000,
-            "retries-max": 1, "lease-token": null,
+            "retries-max": 1, "lease-token": null, "ready": {},
             "cells": [{
                 "cell": 0, "scenario": "smoke", "arm": "candidate", "pair": 0, "slot": 0, "seed": 1,
                 "model": { "path": "/m.gguf", "sha256": ["0".repeat(64)] },
@@ -226,6 +246,9 @@ mod tests {
                 "cell 0: cpus and cpu-clusters both name cores",
             ),
             ("/cells/0/load-timeout-ms", json!(0), "load-timeout-ms is 0"),
+            ("/ready", json!({ "clock-ratio-min": 80 }), "ready: clock-ratio-min is 80, it must be 0 to 1"),
+            ("/ready", json!({ "poll-period-ms": 0 }), "ready: poll-period-ms is 0"),
+            ("/ready", json!({ "temperature-margin": 5 }), "unknown field `temperature-margin`"),
         ];
         for (pointer, value, expected) in cases {
             let mut plan = plan();
@@ -234,6 +257,15 @@ mod tests {
             assert!(error.to_string().contains(expected), "{pointer}: {error}");
             assert_eq!(error.exit_code(), 2);
         }
+    }
+
+    #[test]
+    fn criteria_need_telemetry() {
+        let mut plan = plan();
+        plan["telemetry-period-ms"] = json!(0);
+        assert!(read(&plan).is_ok(), "no criteria, no need");
+        plan["ready"] = json!({ "thermal-status": true });
+        assert!(read(&plan).unwrap_err().to_string().contains("telemetry, which is turned off"));
     }
 
     #[test]

@@ -99,6 +99,7 @@ fn cell(steps: Vec<Step>, sha256: String, path: &Path) -> CellPlan {
         seed: 3,
         load_timeout_ms: 1,
         cell_timeout_ms: 1,
+        about_heat: false,
     }
 }
 

@@ -124,8 +124,16 @@ impl Journal {
 
 fn is_durable(record: &Record) -> bool {
     match record {
-        Record::JournalStart { .. } | Record::Proof { .. } | Record::CellEnd { .. } | Record::JournalEnd { .. } => true,
-        Record::CellStart { .. } | Record::Sample(_) | Record::TokenTimes(_) | Record::Telemetry(_) => false,
+        Record::JournalStart { .. }
+        | Record::ReadyBasis { .. }
+        | Record::Proof { .. }
+        | Record::CellEnd { .. }
+        | Record::JournalEnd { .. } => true,
+        Record::Waiting { .. }
+        | Record::CellStart { .. }
+        | Record::Sample(_)
+        | Record::TokenTimes(_)
+        | Record::Telemetry(_) => false,
     }
 }
 

@@ -134,13 +134,24 @@ pub(super) fn power_modes(tree: &Tree, cores: &[u32]) -> Vec<(String, String)> {
     modes
 }
 
-/// Charge of the first battery that belongs to the device itself, per cent.
-pub(super) fn battery_percent(tree: &Tree) -> Option<u32> {
-    tree.names("sys/class/power_supply").iter().find_map(|supply| {
-        let word = |file: &str| tree.word(&format!("sys/class/power_supply/{supply}/{file}"));
-        let is_ours = word("type").as_deref() == Some("Battery") && word("scope").as_deref() != Some("Device");
-        word("capacity").filter(|_| is_ours)?.parse().ok().filter(|percent| *percent <= 100)
+/// Folder of the first battery that belongs to the device itself, and not to a mouse or a pen, and tells its charge.
+pub(crate) fn battery_folder(tree: &Tree) -> Option<String> {
+    let names = tree.names("sys/class/power_supply").into_iter();
+    names.map(|name| format!("sys/class/power_supply/{name}")).find(|folder| {
+        let word = |file: &str| tree.word(&format!("{folder}/{file}"));
+        word("type").as_deref() == Some("Battery")
+            && word("scope").as_deref() != Some("Device")
+            && percent(tree, folder).is_some()
     })
+}
+
+/// Charge of the device's battery, per cent.
+pub(super) fn battery_percent(tree: &Tree) -> Option<u32> {
+    percent(tree, &battery_folder(tree)?)
+}
+
+fn percent(tree: &Tree, folder: &str) -> Option<u32> {
+    tree.number(&format!("{folder}/capacity")).filter(|percent| *percent <= 100)
 }
 
 /// Virtualisation, when it shows.

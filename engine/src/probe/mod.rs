@@ -5,10 +5,13 @@
 
 mod facts;
 mod isa;
+#[cfg(test)]
+pub(crate) mod made;
 mod sensors;
 
 pub use crate::tree::Tree;
 
+pub(crate) use facts::battery_folder;
 pub(crate) use sensors::{hottest_by_type, read as read_sensor};
 
 use crate::cores;

@@ -1,49 +1,8 @@
 //! Made device trees, each with an oddity that real phones and boards have.
 
+use super::made::Made;
 use super::*;
 use std::path::Path;
-
-struct Made {
-    folder: tempfile::TempDir,
-}
-
-impl Made {
-    fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
-    }
-
-    fn file(self, path: &str, text: impl AsRef<[u8]>) -> Self {
-        let path = self.folder.path().join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-        self
-    }
-
-    fn core(self, number: u32, capacity: Option<u32>, clock_khz: Option<u64>, related: &str) -> Self {
-        let cpu = format!("sys/devices/system/cpu/cpu{number}");
-        std::fs::create_dir_all(self.folder.path().join(&cpu)).unwrap();
-        let mut made = self;
-        if let Some(capacity) = capacity {
-            made = made.file(&format!("{cpu}/cpu_capacity"), format!("{capacity}\n"));
-        }
-        if let Some(clock) = clock_khz {
-            made = made
-                .file(&format!("{cpu}/cpufreq/cpuinfo_max_freq"), format!("{clock}\n"))
-                .file(&format!("{cpu}/cpufreq/scaling_governor"), "schedutil\n")
-                .file(&format!("{cpu}/cpufreq/related_cpus"), format!("{related}\n"));
-        }
-        made
-    }
-
-    fn zone(self, number: u32, kind: &str, temp: &str) -> Self {
-        let folder = format!("sys/class/thermal/thermal_zone{number}");
-        self.file(&format!("{folder}/type"), kind).file(&format!("{folder}/temp"), temp)
-    }
-
-    fn probe(&self) -> Fingerprint {
-        probe(&Tree::new(self.folder.path()))
-    }
-}
 
 fn phone() -> Made {
     let mut made = Made::new()
@@ -136,10 +95,10 @@ fn sensors_are_named_by_type_and_bad_ones_say_why() {
         .file("sys/class/hwmon/hwmon0/temp1_input", "45000\n")
         .file("sys/class/hwmon/hwmon0/temp1_label", "Package id 0\n");
     // a zone whose `temp` answers with an error, as EINVAL does
-    let dead = made.folder.path().join("sys/class/thermal/thermal_zone8");
+    let dead = made.root().join("sys/class/thermal/thermal_zone8");
     std::fs::create_dir_all(dead.join("temp")).unwrap();
     std::fs::write(dead.join("type"), "modem\n").unwrap();
-    std::fs::create_dir_all(made.folder.path().join("sys/class/thermal/thermal_zone9")).unwrap();
+    std::fs::create_dir_all(made.root().join("sys/class/thermal/thermal_zone9")).unwrap();
 
     let sensors = made.probe().sensors;
     let trusted: Vec<(&str, f64)> = sensors

@@ -7,18 +7,26 @@ mod cpus;
 pub mod frame;
 mod kv_policy;
 mod plan;
+mod ready;
 mod record;
+mod telemetry;
 
 pub use cpus::{CPUS_MAX, CpuClusters, CpuList, Repack};
 pub use kv_policy::KvPolicy;
 pub use plan::{Arm, CellPlan, DevicePlan, EngineConfig, GoldenCase, KvType, ModelRef, Step};
+pub use ready::ReadyCriteria;
 pub use record::{
-    ClusterClock, CoreCluster, ExitCause, Fingerprint, HeldMemory, MemoryParts, Reading, ReasonCode, Record,
-    SampleRecord, SelfProof, Sensor, Telemetry, TokenTimes, Validity,
+    CoreCluster, ExitCause, Fingerprint, HeldMemory, Objection, ReasonCode, Record, SampleRecord, SelfProof, Sensor,
+    TokenTimes, Validity,
 };
+pub use telemetry::{Battery, ClusterClock, Cooling, MemoryParts, Power, Pressure, Rail, Reading, Telemetry};
 
 /// The version of plan and journal. A reader refuses any other version.
 pub const PROTOCOL_VERSION: u32 = 1;
+
+/// The environment variable by which a shell's descendants are told apart: the harness names the call that began them,
+/// and ends what a lost link left at work. A run that is detached on purpose drops it.
+pub const CALL_MARK: &str = "FARMGATE_CALL";
 
 use serde::{Deserialize, Deserializer, Serialize};
 

@@ -1,6 +1,6 @@
 //! The device plan: what `farmhand run` is asked to do.
 
-use super::{CpuClusters, CpuList, KvPolicy, Repack};
+use super::{CpuClusters, CpuList, KvPolicy, ReadyCriteria, Repack};
 use crate::error::{EngineError, Result};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -41,6 +41,9 @@ pub struct DevicePlan {
     pub retries_max: u32,
     /// Fencing token of the lease under which this plan may run; `None` runs without a lease check.
     pub lease_token: Option<u64>,
+    /// When the device is fit to be measured.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub ready: ReadyCriteria,
     /// The cells, in the order in which they are to run.
     pub cells: Vec<CellPlan>,
 }
@@ -71,6 +74,9 @@ pub struct CellPlan {
     pub load_timeout_ms: u64,
     /// Budget for the whole cell after the load, in milliseconds.
     pub cell_timeout_ms: u64,
+    /// Whether heat is what it measures: then a device that slows itself down spoils nothing.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub about_heat: bool,
 }
 
 /// A model on the device, named by its content.

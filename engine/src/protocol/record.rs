@@ -1,6 +1,6 @@
 //! Journal records: everything a device says about a run.
 
-use super::{Arm, EngineConfig, Finite, KvType};
+use super::{Arm, EngineConfig, Finite, KvType, Telemetry};
 use serde::{Deserialize, Serialize};
 
 /// One line of a device journal.
@@ -21,6 +21,27 @@ pub enum Record {
         agent_sha256: String,
         /// Wall clock at the start, RFC 3339, only to name things.
         wall_clock: String,
+    },
+    /// What readiness is judged by on this device; written before the first cell where the plan has criteria.
+    ReadyBasis {
+        /// The idle temperature so far, C; `None` without a trusted sensor.
+        idle_temperature_c: Option<Finite>,
+        /// Criteria of which the device gives no sign, each with the reason in words. They are not judged.
+        not_judged: Vec<String>,
+    },
+    /// An attempt waits until the device is fit. Written when the wait begins, when what it waits for changes, and from
+    /// time to time. The attempt's `CellStart` ends the wait.
+    Waiting {
+        /// Position in the plan.
+        cell: u32,
+        /// The attempt that is to begin.
+        attempt: u32,
+        /// `cooling`, or `busy` when heat is not what it waits for.
+        phase: String,
+        /// What speaks against beginning now.
+        objections: Vec<Objection>,
+        /// How long it has waited, in milliseconds, monotonic.
+        waited_ms: u64,
     },
     /// A cell's child process was started.
     CellStart {
@@ -72,6 +93,16 @@ pub enum Record {
     },
 }
 
+/// One thing that speaks against beginning a cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Objection {
+    /// What the attempt is INVALID for when the wait ends in vain.
+    pub reason: ReasonCode,
+    /// In words, with figures and units.
+    pub what: String,
+}
+
 /// Whether a sample may be believed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -88,8 +119,14 @@ pub enum Validity {
 pub enum ReasonCode {
     /// Cool-down did not reach its criterion within its limit.
     NotCool,
-    /// Thermal status or clock residency left the calibrated band.
+    /// The device slowed its processors or memory against heat, by its own word.
     ThermalBand,
+    /// Mean clock over highest clock stayed below the limit.
+    ClockLow,
+    /// A short fixed kernel did not come back to its own speed within the limit.
+    SentinelSlow,
+    /// The battery had less charge than a cell may begin with.
+    BatteryLow,
     /// Charging state changed during the sample.
     ChargingChanged,
     /// Another process took more than its share of CPU.
@@ -134,6 +171,9 @@ impl ReasonCode {
         match self {
             Self::NotCool => "not-cool",
             Self::ThermalBand => "thermal-band",
+            Self::ClockLow => "clock-low",
+            Self::SentinelSlow => "sentinel-slow",
+            Self::BatteryLow => "battery-low",
             Self::ChargingChanged => "charging-changed",
             Self::ForeignLoad => "foreign-load",
             Self::AffinityDiffers => "affinity-differs",
@@ -279,64 +319,6 @@ pub struct SelfProof {
     pub read_bandwidth_gb_per_s: Option<Finite>,
 }
 
-/// Memory of one process, in bytes, with the source of the figures.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct MemoryParts {
-    /// `smaps_rollup` or `status`.
-    pub source: String,
-    /// Resident set, bytes.
-    pub rss_bytes: Option<u64>,
-    /// Highest resident set so far (`VmHWM`), bytes.
-    pub peak_rss_bytes: Option<u64>,
-    /// Proportional set size, bytes.
-    pub pss_bytes: Option<u64>,
-    /// Anonymous part, bytes.
-    pub anon_bytes: Option<u64>,
-    /// File-backed part, bytes.
-    pub file_bytes: Option<u64>,
-    /// Swapped part, bytes.
-    pub swap_bytes: Option<u64>,
-}
-
-/// State of the device at one moment of a cell.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct Telemetry {
-    /// Position in the plan of the cell that was running.
-    pub cell: u32,
-    /// Temperatures by sensor.
-    pub temperatures: Vec<Reading>,
-    /// Current clock of each cluster.
-    pub clocks: Vec<ClusterClock>,
-    /// Memory of the cell's process.
-    pub memory: MemoryParts,
-    /// `MemAvailable`, bytes.
-    pub mem_available_bytes: Option<u64>,
-    /// CPU share taken by everything but the cell's process, in per cent of one core.
-    pub foreign_cpu_percent: Option<Finite>,
-}
-
-/// One temperature.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct Reading {
-    /// The sensor's type as the kernel names it, for instance `x86_pkg_temp`.
-    pub sensor: String,
-    /// Degrees Celsius.
-    pub celsius: Finite,
-}
-
-/// Clock of one cluster.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct ClusterClock {
-    /// First core of the cluster.
-    pub core: u32,
-    /// Current clock, kHz.
-    pub clock_khz: u64,
-}
-
 /// How a child process ended. Never guessed: what is not known is `Unknown`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
@@ -369,6 +351,11 @@ pub enum ExitCause {
     },
     /// farmhand was asked to stop.
     Interrupted,
+    /// No process was started: the device did not get fit to be measured in time.
+    NotReady {
+        /// How long farmhand waited, in milliseconds.
+        waited_ms: u64,
+    },
 }
 
 /// What a probe found: what this device is. Nothing in it changes while the device is idle, temperatures aside.

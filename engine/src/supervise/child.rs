@@ -2,29 +2,27 @@
 
 use super::budget::{ModelReading, slow_cell, slow_load};
 use super::cause::{OomWatch, Ours, exit_cause};
+use super::conditions::Conditions;
+use super::listener::{Listener, STDERR_BYTES_MAX};
 use crate::clock;
 use crate::error::{EngineError, Result};
 use crate::execute::FileIdentity;
 use crate::journal::Journal;
-use crate::protocol::frame::LINE_BYTES_MAX;
-use crate::protocol::{CellPlan, DevicePlan, ExitCause, Record, SelfProof, Validity};
+use crate::protocol::{CellPlan, DevicePlan, ExitCause, ReasonCode, Record, SelfProof};
 use crate::roofline::ReadBandwidth;
 use crate::telemetry::Observer;
 use crate::text;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::io::{Seek, SeekFrom, Write};
+use std::os::fd::FromRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// The most of a child's stderr that is journalled, bytes.
-const STDERR_BYTES_MAX: usize = 2_000;
 /// The longest pause before the supervisor looks around again: the bound on how late a signal or an exit is noticed
 /// when no descriptor tells of it.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-const LOOK_FOR_EXIT_EVERY: Duration = Duration::from_millis(5);
 
 /// How one attempt is to be run.
 pub(super) struct Attempt<'a> {
@@ -54,6 +52,16 @@ pub(super) struct Ended {
     pub proof: Option<Box<SelfProof>>,
     /// A sample said of itself that it is INVALID, for a reason that may be gone next time.
     pub has_spoiled_samples: bool,
+    /// What the device did meanwhile that speaks against the attempt.
+    pub conditions: Vec<ReasonCode>,
+}
+
+impl Ended {
+    /// The end of an attempt whose child was never spawned.
+    pub(super) fn without_child(exit: ExitCause) -> Self {
+        let (stderr_tail, proof, conditions) = (String::new(), None, Vec::new());
+        Self { exit, stderr_tail, duration_ms: 0, proof, has_spoiled_samples: false, conditions }
+    }
 }
 
 /// Runs one attempt to its end, whatever the end is. Errors are those of the journal and of the spawn; the child is
@@ -64,7 +72,14 @@ pub(super) fn run(attempt: &mut Attempt<'_>, journal: &mut Journal, observer: &m
     let mut process = spawn(attempt)?;
     let pid = process.id();
     let mut listener = Listener::new(&mut process)?;
-    let watched = watch(attempt, journal, observer, &mut process, &mut listener, begun);
+    let mut watching = Watching {
+        conditions: Conditions::new(&attempt.plan.ready, attempt.cell.about_heat),
+        due: attempt.telemetry_period.map(|_| begun),
+        was_ready: false,
+        has_ended: false,
+        is_alive: true,
+    };
+    let watched = watch(attempt, journal, observer, &mut process, &mut listener, &mut watching, begun);
     let status = match watched {
         Ok(status) => status,
         Err(error) => {
@@ -78,9 +93,60 @@ pub(super) fn run(attempt: &mut Attempt<'_>, journal: &mut Journal, observer: &m
         exit: exit_cause(status, listener.ours, &stderr_tail, &oom, pid),
         stderr_tail,
         duration_ms: begun.elapsed().as_millis() as u64,
+        conditions: watching.conditions.reasons(observer.clusters(), listener.proof.as_deref()),
         proof: listener.proof,
         has_spoiled_samples: listener.has_spoiled_samples,
     })
+}
+
+/// The readings of one attempt.
+struct Watching {
+    conditions: Conditions,
+    /// When the next reading is due; `None` without telemetry.
+    due: Option<Instant>,
+    /// The proof had come when this was last looked at.
+    was_ready: bool,
+    /// The reading at the end was taken.
+    has_ended: bool,
+    /// The child had not ended when this was last looked at.
+    is_alive: bool,
+}
+
+impl Watching {
+    /// Takes the reading that is due now, if any: at once when the proof comes, so that readings tell loading and
+    /// measuring apart; when the child has done its steps and still is; and from time to time.
+    fn look(
+        &mut self,
+        attempt: &Attempt<'_>,
+        journal: &mut Journal,
+        observer: &mut Observer,
+        listener: &mut Listener,
+        pid: u32,
+    ) -> Result<()> {
+        let (Some(due), Some(period)) = (self.due, attempt.telemetry_period) else { return Ok(()) };
+        let is_ready = listener.ready.is_some();
+        let at_end = listener.at_end.take().filter(|_| !self.has_ended);
+        let now = Instant::now();
+        // one that is gone holds no memory any more, and one that we kill tells nothing new
+        let may_read = self.is_alive && !self.has_ended && listener.ours.is_none();
+        let is_due = now >= due || (is_ready && !self.was_ready);
+        if at_end.is_none() && !(may_read && is_due) {
+            return Ok(());
+        }
+        let mut reading = observer.read(attempt.cell.cell, pid);
+        if let Some(told) = at_end {
+            // by now it may have let go of its memory
+            reading.at_end = true;
+            reading.memory = told.memory;
+            reading.involuntary_switches = told.involuntary_switches;
+            self.has_ended = true;
+        }
+        self.conditions.take(&reading, clock::monotonic_us(), self.was_ready);
+        self.was_ready = is_ready;
+        // a reading that came late does not make the next ones come in a bunch
+        self.due = Some(if now >= due { (due + period).max(Instant::now()) } else { now + period });
+        journal.append(Record::Telemetry(Box::new(reading)))
+    }
 }
 
 /// The child is this very binary, in a process group of its own, and dies with its supervisor.
@@ -145,6 +211,7 @@ fn plan_of_one_cell(attempt: &Attempt<'_>) -> std::io::Result<File> {
         telemetry_period_ms: attempt.plan.telemetry_period_ms,
         retries_max: attempt.plan.retries_max,
         lease_token: attempt.plan.lease_token,
+        ready: attempt.plan.ready.clone(),
         cells: vec![attempt.cell.clone()],
     };
     file.write_all(&serde_json::to_vec(&plan)?)?;
@@ -164,17 +231,18 @@ fn watch(
     observer: &mut Observer,
     process: &mut Child,
     listener: &mut Listener,
+    watching: &mut Watching,
     begun: Instant,
 ) -> Result<ExitStatus> {
     let cell = attempt.cell;
     let budget = |ms: u64| Duration::from_millis(ms);
-    let mut telemetry_due = attempt.telemetry_period.map(|_| begun);
     loop {
         // asked before the pipes are drained: what the child wrote before it ended is then surely in them
-        let status = process.try_wait().map_err(|e| EngineError::io("cannot wait for the cell's process", &e))?;
+        watching.is_alive = !has_ended(process)?;
         listener.hear(attempt, journal)?;
-        if let Some(status) = status {
-            return Ok(status);
+        watching.look(attempt, journal, observer, listener, process.id())?;
+        if !watching.is_alive {
+            return process.wait().map_err(|e| EngineError::io("cannot wait for the cell's process", &e));
         }
         let now = Instant::now();
         let (phase, budget_ms, deadline) = match listener.ready {
@@ -195,278 +263,26 @@ fn watch(
         if listener.ours.is_some() {
             kill(process);
         }
-        if let (Some(due), Some(period)) = (telemetry_due, attempt.telemetry_period)
-            && now >= due
-            && listener.ours.is_none()
-        {
-            journal.append(Record::Telemetry(Box::new(observer.read(cell.cell, process.id()))))?;
-            // a reading that came late does not make the next ones come in a bunch
-            telemetry_due = Some((due + period).max(Instant::now()));
-        }
-        let until = telemetry_due.map_or(deadline, |due| due.min(deadline));
+        let until = watching.due.map_or(deadline, |due| due.min(deadline));
         listener.pause(until.saturating_duration_since(Instant::now()).min(LOOK_EVERY));
     }
 }
 
-/// Both pipes of a child, and what has been heard from them.
-struct Listener {
-    stdout: Option<ChildStdout>,
-    stderr_pipe: Option<ChildStderr>,
-    line: Vec<u8>,
-    stderr: Vec<u8>,
-    /// When the proof came.
-    ready: Option<Instant>,
-    proof: Option<Box<SelfProof>>,
-    has_spoiled_samples: bool,
-    /// Why we kill it, once we do.
-    ours: Option<Ours>,
-}
-
-impl Listener {
-    fn new(process: &mut Child) -> Result<Self> {
-        let stdout = process.stdout.take();
-        let stderr_pipe = process.stderr.take();
-        let descriptors = [stdout.as_ref().map(AsRawFd::as_raw_fd), stderr_pipe.as_ref().map(AsRawFd::as_raw_fd)];
-        for descriptor in descriptors.into_iter().flatten() {
-            never_wait_for(descriptor).map_err(|e| EngineError::io("cannot set up the cell's pipes", &e))?;
-        }
-        Ok(Self {
-            stdout,
-            stderr_pipe,
-            line: Vec::new(),
-            stderr: Vec::new(),
-            ready: None,
-            proof: None,
-            has_spoiled_samples: false,
-            ours: None,
-        })
-    }
-
-    /// Takes everything that is in the pipes now.
-    fn hear(&mut self, attempt: &Attempt<'_>, journal: &mut Journal) -> Result<()> {
-        let mut piece = [0u8; 1 << 14];
-        while let Some(n) = read_some(&mut self.stderr_pipe, &mut piece) {
-            self.stderr.extend_from_slice(&piece[..n]);
-            // twice the bound, so that not every piece moves the rest
-            if self.stderr.len() > 2 * STDERR_BYTES_MAX {
-                self.stderr.drain(..self.stderr.len() - STDERR_BYTES_MAX);
-            }
-        }
-        while let Some(n) = read_some(&mut self.stdout, &mut piece) {
-            let mut rest = &piece[..n];
-            while let Some(end) = rest.iter().position(|&b| b == b'\n') {
-                self.line.extend_from_slice(&rest[..end]);
-                rest = &rest[end + 1..];
-                let line = std::mem::take(&mut self.line);
-                self.take_line(&line, attempt, journal)?;
-            }
-            self.line.extend_from_slice(rest);
-            if self.line.len() > LINE_BYTES_MAX {
-                self.line.clear();
-                self.garbled("a line longer than a record may be");
-            }
-        }
-        Ok(())
-    }
-
-    fn take_line(&mut self, line: &[u8], attempt: &Attempt<'_>, journal: &mut Journal) -> Result<()> {
-        if matches!(self.ours, Some(Ours::Garbled(_))) {
-            return Ok(());
-        }
-        let Ok(record) = serde_json::from_slice::<Record>(line) else {
-            self.garbled("a line that is no record");
-            return Ok(());
-        };
-        let (number, this) = (attempt.cell.cell, attempt.attempt);
-        match &record {
-            Record::Proof { cell, proof } if *cell == number && self.proof.is_none() => {
-                self.ready = Some(Instant::now());
-                self.proof = Some(proof.clone());
-            }
-            Record::Sample(sample) if sample.cell == number && sample.attempt == this && self.proof.is_some() => {
-                // greedy output does not change by trying again
-                let lasting = Validity::Invalid(crate::protocol::ReasonCode::GoldenTokensDiffer);
-                self.has_spoiled_samples |= sample.validity != Validity::Valid && sample.validity != lasting;
-            }
-            Record::TokenTimes(times) if times.cell == number && times.attempt == this && self.proof.is_some() => {}
-            _ => {
-                self.garbled("a record that is not its to write");
-                return Ok(());
-            }
-        }
-        journal.append(record)
-    }
-
-    fn garbled(&mut self, what: &str) {
-        if self.ours.is_none() {
-            self.ours = Some(Ours::Garbled(format!("the cell's process wrote {what}")));
-        }
-    }
-
-    /// Waits until a pipe has something, or has been closed, or the time is over.
-    fn pause(&self, longest: Duration) {
-        let watch =
-            |descriptor: Option<RawFd>| libc::pollfd { fd: descriptor.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
-        let mut pipes = [
-            watch(self.stdout.as_ref().map(AsRawFd::as_raw_fd)),
-            watch(self.stderr_pipe.as_ref().map(AsRawFd::as_raw_fd)),
-        ];
-        // a closed pipe means that the exit is near, and nothing else will tell of it
-        let longest = if self.stdout.is_none() { longest.min(LOOK_FOR_EXIT_EVERY) } else { longest };
-        let timeout_ms = longest.as_millis().clamp(1, 1_000) as libc::c_int;
-        // SAFETY: `pipes` is an array of two pollfd that outlives the call; a signal ends the call early, which is meant
-        unsafe { libc::poll(pipes.as_mut_ptr(), pipes.len() as libc::nfds_t, timeout_ms) };
-    }
-}
-
-/// Reads what is there; `None` when there is nothing now. A pipe at its end is dropped.
-fn read_some<R: Read>(pipe: &mut Option<R>, piece: &mut [u8]) -> Option<usize> {
+/// Whether the child has ended. It is not reaped yet, so that its number still means it and its CPU time can be read.
+fn has_ended(process: &Child) -> Result<bool> {
     loop {
-        match pipe.as_mut()?.read(piece) {
-            Ok(n) if n > 0 => return Some(n),
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return None,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Ok(_) | Err(_) => {
-                *pipe = None;
-                return None;
-            }
-        }
-    }
-}
-
-fn never_wait_for(descriptor: RawFd) -> std::io::Result<()> {
-    // SAFETY: fcntl with these commands touches no memory; the descriptor is open
-    let set = unsafe {
-        let flags = libc::fcntl(descriptor, libc::F_GETFL);
-        flags >= 0 && libc::fcntl(descriptor, libc::F_SETFL, flags | libc::O_NONBLOCK) >= 0
-    };
-    if set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::protocol::{Arm, EngineConfig, ModelRef, PROTOCOL_VERSION, SampleRecord};
-    use std::os::fd::OwnedFd;
-
-    fn cell() -> CellPlan {
-        CellPlan {
-            cell: 3,
-            scenario: "s".into(),
-            arm: Arm::Candidate,
-            pair: 0,
-            slot: 0,
-            model: ModelRef { path: "m".into(), sha256: vec![] },
-            config: EngineConfig::default(),
-            steps: vec![],
-            seed: 0,
-            load_timeout_ms: 1,
-            cell_timeout_ms: 1,
-        }
-    }
-
-    fn proof() -> Record {
-        let proof = SelfProof {
-            build: String::new(),
-            engine_sha256: String::new(),
-            model_sha256: vec![],
-            isa: String::new(),
-            config: EngineConfig::default(),
-            threads_effective: 1,
-            affinity_effective: vec![],
-            weight_bytes: 0,
-            kv_bytes: 0,
-            scratch_bytes: 0,
-            eviction: "none".into(),
-            ..SelfProof::default()
+        // SAFETY: siginfo is plain data that the call fills in; without an end it stays zero
+        let (result, ended_pid) = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            (libc::waitid(libc::P_PID, process.id(), &mut info, flags), info.si_pid())
         };
-        Record::Proof { cell: 3, proof: Box::new(proof) }
-    }
-
-    fn sample(cell: u32, attempt: u32) -> Record {
-        let validity = Validity::Valid;
-        let metric = "m".into();
-        Record::Sample(SampleRecord { cell, attempt, step: 0, repetition: 0, metric, value: None, validity })
-    }
-
-    fn line(record: &Record) -> Vec<u8> {
-        let mut line = serde_json::to_vec(record).unwrap();
-        line.push(b'\n');
-        line
-    }
-
-    /// What the listener makes of a child that writes `lines`: its objection, and how many records were journalled.
-    fn heard(lines: &[Vec<u8>]) -> (Option<Ours>, usize) {
-        let cell = cell();
-        let plan = DevicePlan {
-            protocol_version: PROTOCOL_VERSION,
-            run: "r".into(),
-            device: "d".into(),
-            telemetry_period_ms: 0,
-            retries_max: 0,
-            lease_token: None,
-            cells: vec![],
-        };
-        let attempt = Attempt {
-            plan: &plan,
-            plan_path: Path::new("p"),
-            cell: &cell,
-            attempt: 1,
-            eviction: "none",
-            verified: &[],
-            bandwidth: None,
-            model: ModelReading { bytes: 0, bytes_per_s: None },
-            load_timeout_ms: 1,
-            telemetry_period: None,
-            must_stop: &mut || false,
-        };
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("j");
-        let (mut journal, _) = Journal::open(&path).unwrap();
-        let (reader, mut writer) = std::io::pipe().unwrap();
-        let mut listener = Listener {
-            stdout: Some(OwnedFd::from(reader).into()),
-            stderr_pipe: None,
-            line: Vec::new(),
-            stderr: Vec::new(),
-            ready: None,
-            proof: None,
-            has_spoiled_samples: false,
-            ours: None,
-        };
-        let bytes = lines.concat();
-        let writing = std::thread::spawn(move || {
-            use std::io::Write;
-            let _ = writer.write_all(&bytes);
-        });
-        while listener.stdout.is_some() {
-            listener.hear(&attempt, &mut journal).unwrap();
+        if result == 0 {
+            return Ok(ended_pid != 0);
         }
-        writing.join().unwrap();
-        let journalled = std::fs::read(&path).unwrap().iter().filter(|b| **b == b'\n').count();
-        (listener.ours, journalled)
-    }
-
-    #[test]
-    fn what_is_the_childs_to_write_is_journalled() {
-        assert_eq!(heard(&[line(&proof()), line(&sample(3, 1))]), (None, 2));
-    }
-
-    #[test]
-    fn a_child_that_writes_anything_else_is_ended_and_heard_no_more() {
-        let end = Record::JournalEnd { interrupted: false };
-        for bad in [b"hello\n".to_vec(), line(&sample(4, 1)), line(&sample(3, 0)), line(&proof()), line(&end)] {
-            let (ours, journalled) = heard(&[line(&proof()), bad.clone(), line(&sample(3, 1))]);
-            assert!(matches!(ours, Some(Ours::Garbled(_))), "{}", String::from_utf8_lossy(&bad));
-            assert_eq!(journalled, 1);
+        let e = std::io::Error::last_os_error();
+        if e.kind() != std::io::ErrorKind::Interrupted {
+            return Err(EngineError::io("cannot wait for the cell's process", &e));
         }
-        assert!(matches!(heard(&[line(&sample(3, 1))]).0, Some(Ours::Garbled(_))), "a sample before the proof");
-    }
-
-    #[test]
-    fn a_line_without_end_is_not_kept() {
-        let (ours, journalled) = heard(&[line(&proof()), vec![b'x'; 3 * LINE_BYTES_MAX]]);
-        assert!(matches!(ours, Some(Ours::Garbled(what)) if what.contains("longer")));
-        assert_eq!(journalled, 1);
     }
 }

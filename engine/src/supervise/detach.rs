@@ -3,6 +3,7 @@
 use super::Orders;
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::execute::read_plan;
+use crate::protocol::CALL_MARK;
 use crate::text;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
@@ -91,6 +92,8 @@ fn spawn(orders: &Orders, log: File) -> Result<Child> {
     if let Some(workdir) = &orders.workdir {
         command.arg("--workdir").arg(workdir);
     }
+    // or else the harness would take it for something that a lost link has left at work
+    command.env_remove(CALL_MARK);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     // SAFETY: between fork and exec only setsid and signal are called, which are async-signal-safe
     unsafe {

@@ -7,10 +7,14 @@ mod bandwidth;
 mod budget;
 mod cause;
 mod child;
+mod conditions;
 mod detach;
 mod files;
+mod listener;
 mod pid_file;
+mod ready;
 mod resume;
+mod sentinel;
 mod signal;
 
 pub use detach::{Detached, detach};
@@ -29,12 +33,17 @@ use crate::telemetry::Observer;
 use bandwidth::Bandwidths;
 use child::{Attempt, Ended};
 use files::{Hashes, Verdict};
+use ready::Readiness;
 use resume::Progress;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How often the lease is looked at while a cell runs.
 const LEASE_LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a wait is journalled again while nothing changes.
+const SAY_WAITING_EVERY: Duration = Duration::from_secs(30);
+/// The longest pause of a wait before it is asked again whether to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// What `farmhand run` is asked.
 #[derive(Debug, Clone)]
@@ -85,6 +94,7 @@ pub fn run(orders: &Orders, on_started: &mut dyn FnMut()) -> Result<Ending> {
         plan: &plan,
         journal,
         observer,
+        readiness: None,
         hashes: Hashes::default(),
         bandwidths: Bandwidths::default(),
         lease,
@@ -124,6 +134,8 @@ struct Supervisor<'a> {
     plan: &'a DevicePlan,
     journal: Journal,
     observer: Observer,
+    /// `None` where the plan has no criteria.
+    readiness: Option<Readiness>,
     hashes: Hashes,
     bandwidths: Bandwidths,
     lease: Option<Lease>,
@@ -141,6 +153,7 @@ impl Supervisor<'_> {
             wall_clock: clock::wall_clock(),
         })?;
         on_started();
+        self.begin_readiness(progress.idle_c())?;
         let mut interrupted = false;
         for cell in &self.plan.cells {
             if self.run_cell(cell, progress)? == Ending::Interrupted {
@@ -193,6 +206,13 @@ impl Supervisor<'_> {
             }
             Err(error) => return self.never_started(cell, attempt, cause::refused(&error), ReasonCode::CellDied),
         };
+        // before the wait, since measuring warms the device
+        let bandwidth = self.bandwidths.of(cell);
+        match self.wait_until_ready(cell, attempt)? {
+            Waited::Ready => {}
+            Waited::Stopped => return Ok(After::Stop),
+            Waited::InVain { why, waited_ms } => return self.not_ready(cell, attempt, waited_ms, why),
+        }
         let is_cold = matches!(cell.steps.first(), Some(Step::Load { cold: true }));
         let eviction = if is_cold {
             files::evict(&identities)
@@ -202,7 +222,6 @@ impl Supervisor<'_> {
         };
         self.journal.append(cell_start(cell, attempt))?;
         let model = self.hashes.reading(&identities);
-        let bandwidth = self.bandwidths.of(cell);
         let Self { orders, plan, journal, observer, lease, agent_sha256, .. } = self;
         let mut must_stop = || signal::asked_to_stop() || lease.as_mut().is_some_and(Lease::is_lost);
         let mut order = Attempt {
@@ -228,10 +247,97 @@ impl Supervisor<'_> {
     /// A cell whose child was never spawned, since its model is missing or another one.
     fn never_started(&mut self, cell: &CellPlan, attempt: u32, exit: ExitCause, reason: ReasonCode) -> Result<After> {
         self.journal.append(cell_start(cell, attempt))?;
-        let ended = Ended { exit, stderr_tail: String::new(), duration_ms: 0, proof: None, has_spoiled_samples: false };
-        self.journal.append(cell_end(cell, attempt, ended, vec![reason]))?;
+        self.journal.append(cell_end(cell, attempt, Ended::without_child(exit), vec![reason]))?;
         Ok(After::Next)
     }
+
+    /// A cell that could not begin in time. It is not tried again: it has waited as long as it may.
+    fn not_ready(&mut self, cell: &CellPlan, attempt: u32, waited_ms: u64, why: Vec<ReasonCode>) -> Result<After> {
+        self.journal.append(cell_start(cell, attempt))?;
+        let ended = Ended::without_child(ExitCause::NotReady { waited_ms });
+        self.journal.append(cell_end(cell, attempt, ended, why))?;
+        Ok(After::Next)
+    }
+
+    /// Writes down what readiness is judged by, where the plan has criteria.
+    fn begin_readiness(&mut self, idle_c: Option<f64>) -> Result<()> {
+        if self.plan.ready.is_off() {
+            return Ok(());
+        }
+        let first = self.observer.read(0, std::process::id());
+        let mut readiness = Readiness::new(&self.plan.ready, &self.observer, idle_c);
+        let basis = readiness.basis(&first, &self.observer);
+        if let Record::ReadyBasis { not_judged, .. } = &basis {
+            for what in not_judged {
+                crate::talk::talk!("warning: readiness is not judged by {what}");
+            }
+        }
+        self.readiness = Some(readiness);
+        self.journal.append(basis)
+    }
+
+    /// Waits until the device is fit for the attempt, for as long as the plan allows.
+    fn wait_until_ready(&mut self, cell: &CellPlan, attempt: u32) -> Result<Waited> {
+        let Some(mut readiness) = self.readiness.take() else { return Ok(Waited::Ready) };
+        let waited = self.wait_with(&mut readiness, cell, attempt);
+        self.readiness = Some(readiness);
+        waited
+    }
+
+    fn wait_with(&mut self, readiness: &mut Readiness, cell: &CellPlan, attempt: u32) -> Result<Waited> {
+        let begun = Instant::now();
+        let poll_period = Duration::from_millis(self.plan.ready.poll_period_ms);
+        let timeout = Duration::from_millis(self.plan.ready.cool_down_timeout_ms);
+        if self.plan.ready.foreign_cpu_percent_max.is_some() {
+            // what others take is known from the second reading on
+            self.observer.read(cell.cell, std::process::id());
+            if self.pause(poll_period) {
+                return Ok(Waited::Stopped);
+            }
+        }
+        let mut said: Option<(Vec<ReasonCode>, Instant)> = None;
+        loop {
+            let reading = self.observer.read(cell.cell, std::process::id());
+            let objections = readiness.objections(&reading);
+            if objections.is_empty() {
+                return Ok(Waited::Ready);
+            }
+            let (why, waited) = (ready::reasons(&objections), begun.elapsed());
+            let waited_ms = waited.as_millis() as u64;
+            if said.as_ref().is_none_or(|(before, when)| *before != why || when.elapsed() >= SAY_WAITING_EVERY) {
+                let phase = ready::phase(&objections).to_owned();
+                crate::talk::talk!("cell {} waits ({phase}): {}", cell.cell, ready::words(&objections));
+                self.journal.append(Record::Waiting { cell: cell.cell, attempt, phase, objections, waited_ms })?;
+                said = Some((why.clone(), Instant::now()));
+            }
+            if waited >= timeout {
+                return Ok(Waited::InVain { why, waited_ms });
+            }
+            if self.pause(poll_period.min(timeout - waited)) {
+                return Ok(Waited::Stopped);
+            }
+        }
+    }
+
+    /// Lets time pass; `true` when it is time to stop instead.
+    fn pause(&mut self, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        while !self.must_stop() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            std::thread::sleep(left.min(LOOK_EVERY));
+        }
+        true
+    }
+}
+
+/// How a wait ended.
+enum Waited {
+    Ready,
+    Stopped,
+    InVain { why: Vec<ReasonCode>, waited_ms: u64 },
 }
 
 /// What follows an attempt.
@@ -280,17 +386,21 @@ fn cell_end(cell: &CellPlan, attempt: u32, ended: Ended, invalid: Vec<ReasonCode
 fn invalid_reasons(cell: &CellPlan, ended: &Ended, agent_sha256: &str) -> Vec<ReasonCode> {
     let mut reasons = Vec::new();
     match &ended.exit {
-        ExitCause::Done => {}
+        // what it waited for in vain is the reason, and the caller knows it
+        ExitCause::Done | ExitCause::NotReady { .. } => {}
         ExitCause::Timeout { .. } => reasons.push(ReasonCode::Timeout),
         ExitCause::Interrupted => reasons.push(ReasonCode::Interrupted),
         ExitCause::Failed { .. } | ExitCause::Crash { .. } | ExitCause::Killed { .. } => {
             reasons.push(ReasonCode::CellDied);
         }
     }
+    reasons.extend(&ended.conditions);
     match &ended.proof {
         Some(proof) => reasons.extend(differences(cell, proof, agent_sha256)),
         // an engine that ended well and proved nothing has measured nothing
-        None if reasons.is_empty() => reasons.push(ReasonCode::CellDied),
+        None if ended.exit == ExitCause::Done && !reasons.contains(&ReasonCode::CellDied) => {
+            reasons.push(ReasonCode::CellDied)
+        }
         None => {}
     }
     reasons

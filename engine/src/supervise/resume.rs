@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     cells: BTreeMap<u32, CellProgress>,
+    /// The lowest idle temperature that the run has found so far, C.
+    idle_c: Option<f64>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -45,6 +47,9 @@ impl Progress {
 
     fn take(&mut self, record: &Record) {
         match record {
+            Record::ReadyBasis { idle_temperature_c: Some(idle), .. } => {
+                self.idle_c = Some(self.idle_c.map_or(idle.get(), |before| before.min(idle.get())));
+            }
             Record::CellStart { cell, attempt, .. } => {
                 let state = self.cells.entry(*cell).or_default();
                 state.attempt_next = attempt.saturating_add(1);
@@ -64,6 +69,11 @@ impl Progress {
             }
             _ => {}
         }
+    }
+
+    /// The idle temperature that an earlier part of the run has found, C: a run that goes on may find the device warm.
+    pub(super) fn idle_c(&self) -> Option<f64> {
+        self.idle_c
     }
 
     /// Number of the next attempt of a cell, and how many more may be made.

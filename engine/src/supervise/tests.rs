@@ -15,6 +15,7 @@ fn cell() -> CellPlan {
         seed: 0,
         load_timeout_ms: 1,
         cell_timeout_ms: 1,
+        about_heat: false,
     }
 }
 
@@ -36,7 +37,7 @@ fn proof() -> SelfProof {
 }
 
 fn ended(exit: ExitCause, proof: Option<SelfProof>) -> Ended {
-    Ended { exit, stderr_tail: String::new(), duration_ms: 1, proof: proof.map(Box::new), has_spoiled_samples: false }
+    Ended { proof: proof.map(Box::new), duration_ms: 1, ..Ended::without_child(exit) }
 }
 
 #[test]
@@ -83,6 +84,7 @@ fn plan() -> DevicePlan {
         telemetry_period_ms: 0,
         retries_max: 1,
         lease_token: None,
+        ready: crate::protocol::ReadyCriteria::default(),
         cells: vec![],
     }
 }

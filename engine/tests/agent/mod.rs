@@ -54,6 +54,7 @@ pub fn cell(number: u32, steps: Vec<Step>) -> CellPlan {
         seed: 1,
         load_timeout_ms: 30_000,
         cell_timeout_ms: 60_000,
+        about_heat: false,
     }
 }
 
@@ -77,6 +78,7 @@ pub fn plan(cells: Vec<CellPlan>) -> DevicePlan {
         telemetry_period_ms: 50,
         retries_max: 0,
         lease_token: None,
+        ready: farmgate_engine::protocol::ReadyCriteria::default(),
         cells,
     }
 }

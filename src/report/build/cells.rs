@@ -8,7 +8,7 @@ use farmgate_engine::protocol::{ExitCause, ReasonCode, Validity};
 pub enum CellState {
     /// Ended in good order, nothing spoke against it.
     Valid,
-    /// Ended in good order, but something spoiled it or one of its samples.
+    /// Ended in good order, but something spoiled it or one of its samples; or the device did not get ready for it.
     Invalid,
     /// Its process crashed, was killed, refused or ran out of time.
     Died,
@@ -24,7 +24,7 @@ pub fn state_of(cell: &CellData) -> CellState {
         _ if cell.attempts == 0 => CellState::NotStarted,
         None | Some(ExitCause::Interrupted) => CellState::CutShort,
         Some(ExitCause::Done) if invalid_reasons(cell).is_empty() => CellState::Valid,
-        Some(ExitCause::Done) => CellState::Invalid,
+        Some(ExitCause::Done | ExitCause::NotReady { .. }) => CellState::Invalid,
         Some(_) => CellState::Died,
     }
 }

@@ -70,7 +70,10 @@ fn spoiled(cell: &CellData, reason: ReasonCode) -> usize {
 fn meaning(code: ReasonCode) -> &'static str {
     match code {
         ReasonCode::NotCool => "cool-down did not reach its criterion within its limit",
-        ReasonCode::ThermalBand => "thermal status or clock residency left the calibrated band",
+        ReasonCode::ThermalBand => "the device slowed itself down against heat",
+        ReasonCode::ClockLow => "the mean clock stayed too far below the highest",
+        ReasonCode::SentinelSlow => "a short fixed kernel did not come back to its own speed",
+        ReasonCode::BatteryLow => "the battery had too little charge to begin",
         ReasonCode::ChargingChanged => "the charging state changed during the sample",
         ReasonCode::ForeignLoad => "another process took more than its share of CPU",
         ReasonCode::AffinityDiffers => "threads or affinity in force differ from the request",

@@ -210,7 +210,7 @@ fn record(device: &str, record: &Record) -> Said {
     let Record::CellEnd { cell, attempt, exit, invalid, .. } = record else { return Said::Nothing };
     let what = match exit {
         ExitCause::Done if invalid.is_empty() => return Said::Nothing,
-        ExitCause::Done => {
+        ExitCause::Done | ExitCause::NotReady { .. } => {
             let reasons: Vec<&str> = invalid.iter().map(|r| r.as_str()).collect();
             format!("INVALID, {}", reasons.join(", "))
         }

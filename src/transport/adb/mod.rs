@@ -10,7 +10,7 @@ mod link;
 mod server;
 
 use super::shell::{
-    KILL_LEFT, PART_BYTES, READ_FROM, READ_WHOLE, RECEIVE, Unwrapper, command_line, random_word, receive_file,
+    KILL_LEFT, PART_BYTES, READ_FROM, READ_WHOLE, RECEIVE, Unwrapper, command_line, finding, random_word, receive_file,
 };
 use super::{Deadline, Output, Transport};
 use crate::device::AdbConfig;
@@ -253,8 +253,7 @@ impl AdbTransport {
     /// Kills what lost links have left at work on the device.
     fn kill_left(&mut self, deadline: &Deadline) {
         while let Some(word) = self.left.pop_front() {
-            let (first, second) = word.split_at(word.len() / 2);
-            if !self.answers(&["sh", "-c", KILL_LEFT, "sh", first, second], deadline, KILL) {
+            if !self.answers(&["sh", "-c", KILL_LEFT, "sh", &finding(&word)], deadline, KILL) {
                 self.left.push_front(word);
                 return;
             }

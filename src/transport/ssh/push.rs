@@ -4,7 +4,7 @@ use super::link::Link;
 use super::{Failure, PIECE_BYTES, SshTransport, Talk};
 use crate::error::{Error, Result};
 use crate::transport::Deadline;
-use crate::transport::shell::{KILL_LEFT, PART_BYTES, RECEIVE};
+use crate::transport::shell::{KILL_LEFT, PART_BYTES, RECEIVE, finding};
 use ssh2::Channel;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -78,9 +78,8 @@ impl SshTransport {
     /// Bytes of a file on the device, 0 when it is missing; a push that a lost link has left at work is ended before.
     pub(super) fn part_bytes(&mut self, part: &str, deadline: &Deadline) -> Result<u64> {
         if let Some(word) = &self.left {
-            let (first, second) = word.split_at(word.len() / 2);
-            let (first, second) = (first.to_owned(), second.to_owned());
-            let argv = ["sh", "-c", KILL_LEFT, "sh", &first, &second];
+            let pattern = finding(word);
+            let argv = ["sh", "-c", KILL_LEFT, "sh", &pattern];
             self.converse(Talk { argv: &argv, input: None, sink: &mut |_| Ok(()) }, deadline)?;
             self.left = None;
         }
